@@ -1,0 +1,29 @@
+"""Progress bars for anything that takes longer than a breath."""
+
+from collections.abc import Iterable, Sized
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def track(items: Iterable[T], description: str, *, show: bool | None = None) -> Iterable[T]:
+    """Iterates over `items` behind a progress bar on standard error.
+
+    Args:
+        items: What to iterate over; its length, where it has one, gives the time left.
+        description: The words in front of the bar.
+        show: `True` draws at once, `False` never; by default the bar appears after two seconds, and only on a terminal.
+
+    The bar is tqdm's. It comes with every extra that has a command line; without tqdm there is simply no bar.
+    """
+    if show is False:
+        return items
+    try:
+        from tqdm.auto import tqdm
+    except ModuleNotFoundError:
+        return items
+    total = len(items) if isinstance(items, Sized) else None
+    # disable=None: tqdm's own word for "only on a terminal"
+    return tqdm(
+        items, desc=description, total=total, delay=0 if show else 2, disable=None if show is None else False
+    )

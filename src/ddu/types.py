@@ -1,0 +1,1 @@
+"""The values that flow through the library, and the protocol that detectors follow."""
