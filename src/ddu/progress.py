@@ -24,6 +24,4 @@ def track(items: Iterable[T], description: str, *, show: bool | None = None) -> 
         return items
     total = len(items) if isinstance(items, Sized) else None
     # disable=None: tqdm's own word for "only on a terminal"
-    return tqdm(
-        items, desc=description, total=total, delay=0 if show else 2, disable=None if show is None else False
-    )
+    return tqdm(items, desc=description, total=total, delay=0 if show else 2, disable=None if show is None else False)

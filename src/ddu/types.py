@@ -1,1 +1,129 @@
 """The values that flow through the library, and the protocol that detectors follow."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+
+import numpy as np
+from torch import Tensor
+
+from ddu.extras import require
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Verdict(StrEnum):
+    """What to make of a prediction."""
+
+    IN_DISTRIBUTION = "in_distribution"
+    """The input is like the training data, and the prediction is clear."""
+    AMBIGUOUS = "ambiguous"
+    """The input is like the training data, but more than one class would fit."""
+    OUT_OF_DISTRIBUTION = "out_of_distribution"
+    """The input is unlike the training data: the prediction and its entropy mean nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Predictions for a batch of inputs, with both uncertainties.
+
+    Prints as a table; `prediction[3]`, `prediction[mask]` and `prediction[2:5]` pick inputs; `to_pandas()` gives a
+    frame.
+
+    Attributes:
+        probs: Class probabilities, after temperature scaling where calibrated, (batch, class).
+        label: The likeliest class, (batch,).
+        aleatoric: Entropy of `probs` in nats, (batch,); meaningful in distribution only.
+        epistemic: -log_density, (batch,).
+        log_density: Log-density of the features, (batch,).
+        verdict: A `Verdict` for each input, (batch,); None before calibration.
+        class_names: Names to print instead of class numbers.
+    """
+
+    probs: Tensor
+    label: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+    log_density: Tensor
+    verdict: np.ndarray | Verdict | None = None
+    class_names: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        if self.label.ndim == 0:
+            raise TypeError("A single prediction has no length")
+        return len(self.label)
+
+    def __getitem__(self, index: Any) -> "Prediction":
+        at = index.cpu().numpy() if isinstance(index, Tensor) else index
+        picked = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.type is Tensor}
+        verdict = None if self.verdict is None else np.asarray(self.verdict, dtype=object)[at]
+        return Prediction(**picked, verdict=verdict, class_names=self.class_names)
+
+    def __iter__(self) -> "Iterator[Prediction]":
+        return (self[i] for i in range(len(self)))
+
+    def name(self, label: int) -> str:
+        """What class `label` is called."""
+        return self.class_names[label] if self.class_names else str(label)
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """A frame with one row an input: label, confidence, uncertainties, log-density, verdict and all probabilities."""
+        pandas = require("pandas", extra="pandas", purpose="Prediction.to_pandas")
+        batch = self[None] if self.label.ndim == 0 else self
+        columns = dict(_columns(batch))
+        probs = batch.probs.float().cpu().numpy()
+        return pandas.DataFrame(columns | {f"prob_{batch.name(c)}": probs[:, c] for c in range(probs.shape[1])})
+
+    def __repr__(self) -> str:
+        batch = self[None] if self.label.ndim == 0 else self
+        shown = 10 if len(batch) > 12 else len(batch)
+        names = ["", *(name for name, _ in _columns(batch))]
+        rows = [
+            [str(i), *(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row)]
+            for i, row in enumerate(zip(*(c.tolist() for _, c in _columns(batch[:shown])), strict=True))
+        ]
+        widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+        lines = [
+            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [names, *rows]
+        ]
+        if shown < len(batch):
+            lines.append(f"... and {len(batch) - shown} more")
+        if self.verdict is None:
+            lines.append("No verdicts: calibrate the detector on held-out data first.")
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def _columns(prediction: Prediction) -> Iterator[tuple[str, np.ndarray]]:
+    yield "label", np.array([prediction.name(c) for c in prediction.label.tolist()], dtype=object)
+    yield "confidence", prediction.probs.amax(1).double().cpu().numpy()
+    for name in ("aleatoric", "epistemic", "log_density"):
+        yield name, getattr(prediction, name).double().cpu().numpy()
+    if prediction.verdict is not None:
+        yield "verdict", np.asarray(prediction.verdict, dtype=object)
+
+
+@runtime_checkable
+class Detector(Protocol):
+    """Anything that can be fitted, calibrated, and asked whether to trust a prediction.
+
+    `ddu.testing.check_detector` says what a detector has to keep to.
+    """
+
+    def fit(self, loader: Iterable[Any]) -> Self:
+        """Learns from training data; fitting again forgets the earlier fit."""
+        ...
+
+    def calibrate(self, loader: Iterable[Any], false_alarm_rate: float = 0.01) -> Self:
+        """Sets temperature and thresholds on held-out data."""
+        ...
+
+    def predict(self, x: Any) -> Prediction:
+        """Judges a batch of inputs."""
+        ...
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Writes everything learned to a folder that `ddu.load` reads."""
+        ...

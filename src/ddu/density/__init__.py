@@ -1,0 +1,6 @@
+"""Gaussian densities of features: streaming moments, covariance models, fast scoring."""
+
+from ddu.density._gaussian import GaussianDensity as GaussianDensity
+from ddu.density._moments import ClassMoments as ClassMoments
+
+__all__ = ["ClassMoments", "GaussianDensity"]

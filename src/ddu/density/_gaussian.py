@@ -1,0 +1,394 @@
+"""The density: one Gaussian a class, fitted on features after training."""
+
+import copy
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ddu.density._checks import Array, check_counts, check_features, check_labels
+from ddu.density._covariance import (
+    COVARIANCES,
+    Covariance,
+    dense_covariances,
+    make_scorer,
+    scatter_form,
+    summarise,
+)
+from ddu.density._moments import ClassMoments, split_by_class
+from ddu.density._preprocessing import fit_affine_map
+from ddu.density._scorers import Scorer
+from ddu.density._shrinkage import Blend, Shrinkage, blend
+from ddu.errors import (
+    FeatureError,
+    FewSamplesWarning,
+    InputError,
+    LabelError,
+    NotFittedError,
+    NotSupportedError,
+)
+
+# Rows handled at a time, so that temporary memory does not grow with the number of samples
+_CHUNK = 8192
+
+
+class GaussianDensity:
+    """Gaussian discriminant analysis of features: q(z) = Σ_c π_c N(z; μ_c, Σ_c).
+
+    Only moments are kept, in float64, so samples can be streamed (`update`), forgotten (`downdate`) and merged from
+    shards (`merge`) in any order. Factors for scoring are worked out from the moments when they are first needed.
+    Points are scored in their own precision and on their own device; numpy arrays in give numpy arrays out.
+
+    Args:
+        covariance: "full", one matrix a class (the paper); "shared", the pooled matrix for all; "diagonal", independent
+            features; "low_rank", `rank` principal directions a class and an isotropic rest, without d × d matrices.
+        shrinkage: "auto" gives every class as many pseudo-samples of the pooled covariance as there are features (as
+            many as `rank` for "low_rank", one for "diagonal"): with plenty of samples it is the class's own covariance,
+            with few it is the pooled one. "oas" and "ledoit_wolf" shrink each class towards its mean variance by as
+            much as the estimators of that name say, a number in [0, 1] by that share, None not at all.
+        regularization: Added to every variance, relative to the mean variance of the features.
+        prior: Class weights π: "empirical", by the number of samples, or "uniform".
+        rank: Principal directions of the "low_rank" covariance.
+        normalize: Scale every feature vector to unit length first.
+        standardize: Scale every feature to unit variance first.
+        pca: Project to this many principal components first, or to those that explain this share of the variance.
+        background: Also fit one Gaussian to all samples, whatever their class, for `relative_log_density`.
+        num_classes: How many classes there are; by default as many as the largest label says.
+
+    Attributes:
+        moments_: The moments of the features, from which everything else follows.
+        counts_: Samples of each class, (class,).
+        means_: Mean of each class, (class, feature), after `normalize`, before `standardize` and `pca`.
+        log_prior_: log π, (class,).
+        covariances_: Σ_c as they are scored, (class, feature, feature), after all transforms.
+        shrinkage_: Share of each class's covariance not learned from the class alone, (class,).
+        regularization_: The absolute variance that `regularization` came to.
+
+    Example:
+        >>> import torch
+        >>> z = torch.cat([torch.randn(100, 2), torch.randn(100, 2) + 6])
+        >>> y = torch.arange(2).repeat_interleave(100)
+        >>> density = GaussianDensity().fit(z, y)
+        >>> density.log_density(torch.tensor([[0.0, 0.0], [3.0, 3.0], [6.0, 6.0]])).argmin()
+        tensor(1)
+    """
+
+    def __init__(
+        self,
+        covariance: Covariance = "full",
+        *,
+        shrinkage: Shrinkage = "auto",
+        regularization: float = 1e-6,
+        prior: Literal["empirical", "uniform"] = "empirical",
+        rank: int = 32,
+        normalize: bool = False,
+        standardize: bool = False,
+        pca: int | float | None = None,
+        background: bool = False,
+        num_classes: int | None = None,
+    ):
+        self.covariance: Covariance = covariance
+        self.shrinkage: Shrinkage = shrinkage
+        self.regularization = regularization
+        self.prior = prior
+        self.rank = rank
+        self.normalize = normalize
+        self.standardize = standardize
+        self.pca = pca
+        self.background = background
+        self.num_classes = num_classes
+        self._moments: ClassMoments | None = None
+        self._cache: dict[tuple[torch.dtype, torch.device], _Factors] = {}
+
+    def __repr__(self) -> str:
+        return f"GaussianDensity({', '.join(f'{name}={value!r}' for name, value in self.get_params().items())})"
+
+    def get_params(self) -> dict[str, Any]:
+        """The constructor's arguments, as they are set now."""
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+    # Learning
+
+    def fit(self, z: Array, y: Array) -> "GaussianDensity":
+        """Fits to samples, forgetting earlier ones.
+
+        Args:
+            z: Features, (sample, feature).
+            y: Labels, (sample,), integers from 0.
+        """
+        fresh = GaussianDensity(**self.get_params()).update(z, y)
+        fresh._factors()
+        self._moments, self._cache = fresh._moments, fresh._cache
+        return self
+
+    def update(self, z: Array, y: Array) -> "GaussianDensity":
+        """Adds samples to those seen so far."""
+        _check_parameters(self)
+        features = check_features(z, dim=self._moments.dim if self._moments else None)
+        labels = check_labels(y, samples=len(features), num_classes=self.num_classes)
+        if len(labels):
+            moments = self._room_for(int(labels.max()) + 1, features)
+            for rows, targets in zip(features.split(_CHUNK), labels.split(_CHUNK), strict=True):
+                moments.add(self._unit_length(rows), targets)
+            self._cache = {}
+        return self
+
+    def downdate(self, z: Array, y: Array) -> "GaussianDensity":
+        """Forgets samples that were seen before, as if they never had been."""
+        moments = self.moments_
+        features = self._unit_length(check_features(z, dim=moments.dim))
+        labels = check_labels(y, samples=len(features), num_classes=moments.num_classes)
+        for label, rows in split_by_class(features.double(), labels.to(features.device)):
+            _check_removable(moments, label, rows)
+        for rows, targets in zip(features.split(_CHUNK), labels.split(_CHUNK), strict=True):
+            moments.remove(rows, targets)
+        self._cache = {}
+        return self
+
+    def merge(self, other: "GaussianDensity") -> "GaussianDensity":
+        """Adds the samples that another density has seen, from another shard of the data, say."""
+        mine, theirs = self.get_params(), other.get_params()
+        if mine != theirs:
+            differing = ", ".join(f"{k}={mine[k]!r} and {theirs[k]!r}" for k in mine if mine[k] != theirs[k])
+            raise InputError(f"Densities with different parameters do not merge: {differing}. Make both alike.")
+        if other._moments is None:
+            return self
+        if self._moments is not None and self._moments.dim != other._moments.dim:
+            raise FeatureError(
+                f"A density of {self._moments.dim} features does not merge with one of {other._moments.dim}: "
+                "fit both on the same layer."
+            )
+        moments = self._room_for(other._moments.num_classes, other._moments.mean)
+        moments.merge(other._moments.to(moments.device))
+        self._cache = {}
+        return self
+
+    # Scoring
+
+    def log_density(self, z: Array) -> Array:
+        """log q(z) = log Σ_c π_c N(z; μ_c, Σ_c), (sample,)."""
+        return self._score(z, _Factors.log_density)
+
+    def class_log_density(self, z: Array) -> Array:
+        """log N(z; μ_c, Σ_c), (sample, class)."""
+        return self._score(z, _Factors.class_log_density)
+
+    def posterior(self, z: Array) -> Array:
+        """p(c | z) ∝ π_c N(z; μ_c, Σ_c), (sample, class)."""
+        return self._score(z, _Factors.posterior)
+
+    def background_log_density(self, z: Array) -> Array:
+        """log q₀(z) of the single Gaussian fitted to all samples, (sample,)."""
+        self._need_background()
+        return self._score(z, _Factors.background_log_density)
+
+    def relative_log_density(self, z: Array) -> Array:
+        """log q(z) - log q₀(z), (sample,): low for what no class explains better than the data at large does."""
+        self._need_background()
+        return self._score(z, _Factors.relative_log_density)
+
+    # What was learned
+
+    @property
+    def moments_(self) -> ClassMoments:
+        if self._moments is None:
+            raise NotFittedError(
+                "This GaussianDensity has seen no samples yet. Call fit(z, y) or update(z, y) before scoring."
+            )
+        return self._moments
+
+    @property
+    def counts_(self) -> Tensor:
+        return self.moments_.count
+
+    @property
+    def means_(self) -> Tensor:
+        return self.moments_.mean
+
+    @property
+    def log_prior_(self) -> Tensor:
+        counts = self.moments_.count.double()
+        return (counts / counts.sum() if self.prior == "empirical" else torch.full_like(counts, 1 / len(counts))).log()
+
+    @property
+    def covariances_(self) -> Tensor:
+        factors = self._factors()
+        return dense_covariances(self.covariance, factors.moments, factors.blend, self.rank)
+
+    @property
+    def shrinkage_(self) -> Tensor:
+        return self._factors().blend.weight
+
+    @property
+    def regularization_(self) -> float:
+        return self._factors().blend.regularization
+
+    # Plumbing
+
+    def _room_for(self, num_classes: int, like: Tensor) -> ClassMoments:
+        """The moments, made on first use and grown where a new class turned up."""
+        num_classes = self.num_classes or num_classes
+        if self._moments is None:
+            dim = like.shape[1]
+            # Some accelerators have no double precision
+            device = "cpu" if like.device.type == "mps" else like.device
+            form = scatter_form(self.covariance, dim, self.rank, pca=self.pca is not None)
+            self._moments = ClassMoments(form, num_classes, dim, quartic=self.shrinkage == "ledoit_wolf", device=device)
+        elif num_classes > self._moments.num_classes:
+            self._moments.resize(num_classes)
+        return self._moments
+
+    def _unit_length(self, z: Tensor) -> Tensor:
+        return torch.nn.functional.normalize(z, dim=1) if self.normalize else z
+
+    def _need_background(self) -> None:
+        if not self.background:
+            raise NotSupportedError(
+                "This GaussianDensity has no background density. Make it with GaussianDensity(background=True)."
+            )
+
+    def _score(self, z: Array, method: "Callable[[_Factors, Tensor], Tensor]") -> Array:
+        features = check_features(z, dim=self.moments_.dim)
+        factors = self._factors(features.dtype, features.device)
+        with torch.no_grad():
+            scores = torch.cat([method(factors, self._unit_length(rows)) for rows in features.split(_CHUNK)])
+        return scores if isinstance(z, Tensor) else scores.numpy()
+
+    def _factors(self, dtype: torch.dtype = torch.float64, device: torch.device | None = None) -> "_Factors":
+        """The factors for scoring, worked out in float64 once and then cast where they are needed."""
+        moments = self.moments_
+        exact = (torch.float64, moments.device)
+        if exact not in self._cache:
+            check_counts(moments.count)
+            self._cache[exact] = _factorise(self)
+        wanted = (dtype, device or moments.device)
+        if wanted not in self._cache:
+            self._cache[wanted] = self._cache[exact].to(*wanted)
+        return self._cache[wanted]
+
+
+@dataclass
+class _Factors:
+    """Everything that scoring needs."""
+
+    moments: ClassMoments  # of the features after all transforms
+    blend: Blend
+    transform: nn.Module
+    scorer: Scorer
+    background: Scorer | None
+
+    def to(self, dtype: torch.dtype, device: torch.device) -> "_Factors":
+        def cast(module: nn.Module | None) -> Any:
+            return None if module is None else copy.deepcopy(module).to(device, dtype)
+
+        return replace(self, transform=cast(self.transform), scorer=cast(self.scorer), background=cast(self.background))
+
+    def log_density(self, z: Tensor) -> Tensor:
+        return self.scorer.log_density(self.transform(z))
+
+    def class_log_density(self, z: Tensor) -> Tensor:
+        return self.scorer.class_log_density(self.transform(z))
+
+    def posterior(self, z: Tensor) -> Tensor:
+        return torch.softmax(self.class_log_density(z) + self.scorer.log_prior, dim=1)
+
+    def background_log_density(self, z: Tensor) -> Tensor:
+        assert self.background is not None
+        return self.background.log_density(self.transform(z))
+
+    def relative_log_density(self, z: Tensor) -> Tensor:
+        return self.log_density(z) - self.background_log_density(z)
+
+
+def _factorise(density: GaussianDensity) -> _Factors:
+    moments = density.moments_
+    transform: nn.Module = nn.Identity()
+    if density.standardize or density.pca is not None:
+        transform = fit_affine_map(moments, standardize=density.standardize, pca=density.pca)
+        moments = transform.moments(moments)
+    _warn_of_few_samples(density, moments)
+
+    def scorer_for(covariance: Covariance, moments: ClassMoments, log_prior: Tensor) -> tuple[Scorer, Blend]:
+        coefficients = blend(
+            *summarise(moments),
+            density.shrinkage,
+            shared=covariance == "shared",
+            prior_samples={"diagonal": 1, "low_rank": density.rank}.get(covariance, moments.dim),
+            regularization=density.regularization,
+        )
+        return make_scorer(covariance, moments, coefficients, log_prior, density.rank), coefficients
+
+    scorer, coefficients = scorer_for(density.covariance, moments, density.log_prior_)
+    background = None
+    if density.background:
+        everything = moments.total()
+        background, _ = scorer_for(density.covariance, everything, torch.zeros_like(everything.mean[:, 0]))
+    return _Factors(moments, coefficients, transform, scorer, background)
+
+
+def _check_parameters(density: GaussianDensity) -> None:
+    def refuse(name: str, wanted: str) -> None:
+        value = getattr(density, name)
+        raise InputError(f"The '{name}' parameter of GaussianDensity must be {wanted}. Got {value!r} instead.")
+
+    shrinkage, pca, number = density.shrinkage, density.pca, (int, float)
+    if density.covariance not in COVARIANCES:
+        refuse("covariance", f"one of {', '.join(map(repr, COVARIANCES))}")
+    if isinstance(shrinkage, number):
+        if not 0 <= shrinkage <= 1:
+            refuse("shrinkage", "a float in [0, 1]")
+    elif shrinkage not in ("auto", "oas", "ledoit_wolf", None):
+        refuse("shrinkage", "None, a float in [0, 1], 'auto', 'oas' or 'ledoit_wolf'")
+    if not isinstance(density.regularization, number) or not 0 <= density.regularization < float("inf"):
+        refuse("regularization", "a finite float of at least 0")
+    if density.prior not in ("empirical", "uniform"):
+        refuse("prior", "'empirical' or 'uniform'")
+    if not isinstance(density.rank, int) or density.rank < 1:
+        refuse("rank", "an integer of at least 1")
+    if pca is not None and not ((isinstance(pca, int) and pca >= 1) or (isinstance(pca, float) and 0 < pca < 1)):
+        refuse("pca", "None, a number of components, or a share of the variance between 0 and 1")
+    if density.num_classes is not None and (not isinstance(density.num_classes, int) or density.num_classes < 1):
+        refuse("num_classes", "None or an integer of at least 1")
+    if shrinkage == "ledoit_wolf" and (density.covariance != "full" or density.standardize or pca is not None):
+        raise NotSupportedError(
+            f"shrinkage='ledoit_wolf' needs covariance='full' without standardize or pca. Got covariance="
+            f"{density.covariance!r}, standardize={density.standardize}, pca={pca}: use shrinkage='oas', which goes "
+            "with all of them."
+        )
+
+
+def _check_removable(moments: ClassMoments, label: int, rows: Tensor) -> None:
+    seen = int(moments.count[label])
+    if len(rows) > seen:
+        raise LabelError(
+            f"Cannot forget {len(rows)} samples of class {label}: only {seen} have been seen. "
+            "Give downdate the samples that were given to fit or update."
+        )
+    spread = (rows - moments.mean[label]).square().sum()
+    if spread > moments.squares[label].sum() * (1 + 1e-6):
+        raise FeatureError(
+            f"These {len(rows)} samples of class {label} spread further ({float(spread):.4g}) than all {seen} that "
+            f"have been seen ({float(moments.squares[label].sum()):.4g}), so they were not among them. Give downdate "
+            "the samples that were given to fit or update."
+        )
+
+
+def _warn_of_few_samples(density: GaussianDensity, moments: ClassMoments) -> None:
+    few = (moments.count <= moments.dim).nonzero().flatten().tolist()
+    if density.covariance != "full" or not few:
+        return
+    named = ", ".join(f"{label} ({int(moments.count[label])} samples)" for label in few[:5])
+    consequence = {
+        "auto": "The pooled covariance of all classes fills in (shrinkage='auto')",
+        None: "Only the regularization keeps it invertible (shrinkage=None): prefer shrinkage='auto'",
+    }.get(density.shrinkage if not isinstance(density.shrinkage, float) else "number", "Shrinkage fills in")
+    warnings.warn(
+        f"The covariance of {len(few)} of {moments.num_classes} classes is singular, with no more samples than "
+        f"features ({moments.dim}): {named}{', ...' if len(few) > 5 else ''}. {consequence}. For a sharper density "
+        f"give each class more than {moments.dim} samples, or use covariance='shared', 'low_rank' or pca=.",
+        FewSamplesWarning,
+        stacklevel=5,
+    )

@@ -1,0 +1,188 @@
+"""Count, mean and scatter of every class: streaming, mergeable and reversible, in float64."""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ddu.density._scatter import ScatterForm
+
+
+class ClassMoments:
+    """The sufficient statistics of one Gaussian a class.
+
+    Everything is centred, and combined by the pairwise formula of Chan, Golub and LeVeque (1979): with counts n, m and
+    δ the difference of the means,
+
+        S = S_a + S_b + n m / (n + m) δ δᵀ.
+
+    Removing samples is the same formula with the sign turned. So any split, order or number of shards gives the same
+    moments up to rounding, and a mean far from the origin costs no digits.
+
+    Attributes:
+        count: Samples of each class, (class,).
+        mean: Mean of each class, (class, feature).
+        squares: Diagonal of the scatter of each class, (class, feature).
+        scatter: What `form` keeps of the scatter.
+        cubes: Σ |x|² x of the centred samples, (class, feature); only with `quartic`.
+        quarts: Σ |x|⁴ of the centred samples, (class,); only with `quartic`, where Ledoit-Wolf needs it.
+    """
+
+    def __init__(
+        self,
+        form: ScatterForm,
+        num_classes: int,
+        dim: int,
+        *,
+        quartic: bool = False,
+        device: torch.device | str = "cpu",
+    ):
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float64, device=device)
+
+        self.form = form
+        self.count = torch.zeros(num_classes, dtype=torch.int64, device=device)
+        self.mean = zeros(num_classes, dim)
+        self.squares = zeros(num_classes, dim)
+        self.scatter = zeros(*form.shape(num_classes, dim))
+        self.cubes = zeros(num_classes, dim) if quartic else None
+        self.quarts = zeros(num_classes) if quartic else None
+
+    @property
+    def num_classes(self) -> int:
+        return self.mean.shape[0]
+
+    @property
+    def dim(self) -> int:
+        return self.mean.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        return self.mean.device
+
+    def add(self, z: Tensor, y: Tensor) -> None:
+        """Adds samples."""
+        self._combine(z, y, sign=1)
+
+    def remove(self, z: Tensor, y: Tensor) -> None:
+        """Takes samples away that were added before."""
+        self._combine(z, y, sign=-1)
+
+    def merge(self, other: "ClassMoments") -> None:
+        """Adds the samples that other moments of the same form have seen."""
+        for label in torch.nonzero(other.count).flatten().tolist():
+            bridge = self._absorb(label, _Samples.behind(other, label), sign=1)
+            self.form.add(self.scatter, label, bridge[None], sign=1)
+        self.scatter += other.scatter
+
+    def total(self) -> "ClassMoments":
+        """The moments of all samples as one class: the scatter within the classes plus that of their means."""
+        total = ClassMoments(self.form, 1, self.dim, quartic=self.quarts is not None, device=self.device)
+        total.count[0] = self.count.sum()
+        total.mean[0] = self.count.double() @ self.mean / self.count.sum()
+        between = (self.mean - total.mean[0]) * self.count.double().sqrt()[:, None]
+        total.squares[0] = self.squares.sum(0) + between.square().sum(0)
+        total.scatter[0] = self.scatter.sum(0)
+        total.form.add(total.scatter, 0, between, sign=1)
+        if total.cubes is not None and total.quarts is not None:
+            for label in range(self.num_classes):
+                cubes, quarts = _Samples.behind(self, label).powers_about(total.mean[0])
+                total.cubes[0] += cubes
+                total.quarts[0] += quarts
+        return total
+
+    def resize(self, num_classes: int) -> None:
+        """Makes room for more classes."""
+        grown = ClassMoments(self.form, num_classes, self.dim, quartic=self.quarts is not None, device=self.device)
+        for name, tensor in self.tensors().items():
+            getattr(grown, name)[: len(tensor)] = tensor
+        self.__dict__.update(grown.__dict__)
+
+    def to(self, device: torch.device | str) -> "ClassMoments":
+        """The same moments on another device."""
+        moved = copy.copy(self)
+        for name, tensor in self.tensors().items():
+            setattr(moved, name, tensor.to(device))
+        return moved
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that was learned, by name."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
+    def _combine(self, z: Tensor, y: Tensor, sign: int) -> None:
+        for label, rows in split_by_class(z.to(self.device, torch.float64), y.to(self.device)):
+            samples = _Samples.of(rows)
+            bridge = self._absorb(label, samples, sign)
+            self.form.add(self.scatter, label, torch.cat([rows - samples.mean, bridge[None]]), sign)
+
+    def _absorb(self, label: int, samples: "_Samples", sign: int) -> Tensor:
+        """Updates everything but the scatter; returns the row √(n m / (n + m)) δ that the scatter still needs.
+
+        With m negative for removal, n m / (n + m) and the new mean are the same expressions either way.
+        """
+        before = int(self.count[label])
+        after = before + sign * samples.count
+        delta = samples.mean - self.mean[label]
+        mean = self.mean[label] + delta * (sign * samples.count / after) if after else torch.zeros_like(delta)
+        bridge = delta * (before * samples.count / after) ** 0.5 if after else torch.zeros_like(delta)
+        if self.cubes is not None and self.quarts is not None:
+            own_cubes, own_quarts = _Samples.behind(self, label).powers_about(mean)
+            cubes, quarts = samples.powers_about(mean)
+            self.cubes[label] = own_cubes + sign * cubes
+            self.quarts[label] = own_quarts + sign * quarts
+        self.count[label] = after
+        self.mean[label] = mean
+        self.squares[label] += sign * (samples.squares + bridge.square())
+        return bridge
+
+
+@dataclass
+class _Samples:
+    """Samples of one class, summarised about their own mean."""
+
+    count: int
+    mean: Tensor
+    squares: Tensor
+    cubes: Tensor
+    quarts: Tensor
+    scatter_times: Callable[[Tensor], Tensor]
+
+    @classmethod
+    def of(cls, rows: Tensor) -> "_Samples":
+        mean = rows.mean(0)
+        x = rows - mean
+        norm = x.square().sum(1)
+        return cls(len(rows), mean, x.square().sum(0), norm @ x, norm @ norm, lambda v: x.T @ (x @ v))
+
+    @classmethod
+    def behind(cls, moments: ClassMoments, label: int) -> "_Samples":
+        nothing = moments.mean.new_zeros(())
+        return cls(
+            int(moments.count[label]),
+            moments.mean[label],
+            moments.squares[label],
+            nothing if moments.cubes is None else moments.cubes[label],
+            nothing if moments.quarts is None else moments.quarts[label],
+            lambda v: moments.scatter[label] @ v,
+        )
+
+    def powers_about(self, mean: Tensor) -> tuple[Tensor, Tensor]:
+        """Σ |x|² x and Σ |x|⁴ with x measured from another mean."""
+        shift = self.mean - mean
+        length = shift @ shift
+        trace = self.squares.sum()
+        scattered = self.scatter_times(shift)
+        cubes = self.cubes + trace * shift + 2 * scattered + self.count * length * shift
+        quarts = (
+            self.quarts + 4 * shift @ self.cubes + 2 * length * trace + 4 * shift @ scattered + self.count * length**2
+        )
+        return cubes, quarts
+
+
+def split_by_class(z: Tensor, y: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """The rows of each class that occurs, with its label."""
+    order = torch.argsort(y, stable=True)
+    labels, counts = torch.unique_consecutive(y[order], return_counts=True)
+    return zip(labels.tolist(), z[order].split(counts.tolist()), strict=True)
