@@ -20,6 +20,7 @@ from ddu.density._covariance import (
 )
 from ddu.density._moments import ClassMoments, split_by_class
 from ddu.density._preprocessing import fit_affine_map
+from ddu.density._scatter import SketchedScatter
 from ddu.density._scorers import Scorer
 from ddu.density._shrinkage import Blend, Shrinkage, blend
 from ddu.errors import (
@@ -120,7 +121,7 @@ class GaussianDensity:
             y: Labels, (sample,), integers from 0.
         """
         fresh = GaussianDensity(**self.get_params()).update(z, y)
-        fresh._factors()
+        fresh.prepare()
         self._moments, self._cache = fresh._moments, fresh._cache
         return self
 
@@ -130,7 +131,7 @@ class GaussianDensity:
         features = check_features(z, dim=self._moments.dim if self._moments else None)
         labels = check_labels(y, samples=len(features), num_classes=self.num_classes)
         if len(labels):
-            moments = self._room_for(int(labels.max()) + 1, features)
+            moments = self._room_for(int(labels.max()) + 1, features.shape[1], features.device)
             for rows, targets in zip(features.split(_CHUNK), labels.split(_CHUNK), strict=True):
                 moments.add(self._unit_length(rows), targets)
             self._cache = {}
@@ -161,9 +162,14 @@ class GaussianDensity:
                 f"A density of {self._moments.dim} features does not merge with one of {other._moments.dim}: "
                 "fit both on the same layer."
             )
-        moments = self._room_for(other._moments.num_classes, other._moments.mean)
+        moments = self._room_for(other._moments.num_classes, other._moments.dim, other._moments.device)
         moments.merge(other._moments.to(moments.device))
         self._cache = {}
+        return self
+
+    def prepare(self) -> "GaussianDensity":
+        """Works out the factors for scoring now instead of on first use; refuses classes with too few samples."""
+        self._factors()
         return self
 
     # Scoring
@@ -191,6 +197,11 @@ class GaussianDensity:
         return self._score(z, _Factors.relative_log_density)
 
     # What was learned
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether any samples have been seen."""
+        return self._moments is not None
 
     @property
     def moments_(self) -> ClassMoments:
@@ -226,15 +237,32 @@ class GaussianDensity:
     def regularization_(self) -> float:
         return self._factors().blend.regularization
 
+    def state_tensors(self) -> dict[str, Tensor]:
+        """Everything learned, by name; `restore(density.get_params(), tensors)` is the same density."""
+        moments = self.moments_
+        sketch = {"test_matrix": moments.form.test_matrix} if isinstance(moments.form, SketchedScatter) else {}
+        return moments.tensors() | sketch
+
+    @classmethod
+    def restore(cls, params: dict[str, Any], tensors: dict[str, Tensor]) -> "GaussianDensity":
+        """A density from its parameters and `state_tensors`."""
+        density = cls(**params)
+        _check_parameters(density)
+        moments = density._room_for(*tensors["mean"].shape)
+        if "test_matrix" in tensors:
+            moments.form = SketchedScatter(tensors["test_matrix"])
+        for name in moments.tensors():
+            setattr(moments, name, tensors[name].clone())
+        return density
+
     # Plumbing
 
-    def _room_for(self, num_classes: int, like: Tensor) -> ClassMoments:
+    def _room_for(self, num_classes: int, dim: int, device: torch.device | None = None) -> ClassMoments:
         """The moments, made on first use and grown where a new class turned up."""
         num_classes = self.num_classes or num_classes
         if self._moments is None:
-            dim = like.shape[1]
             # Some accelerators have no double precision
-            device = "cpu" if like.device.type == "mps" else like.device
+            device = torch.device("cpu") if device is None or device.type == "mps" else device
             form = scatter_form(self.covariance, dim, self.rank, pca=self.pca is not None)
             self._moments = ClassMoments(form, num_classes, dim, quartic=self.shrinkage == "ledoit_wolf", device=device)
         elif num_classes > self._moments.num_classes:

@@ -1,0 +1,115 @@
+"""Temperature and thresholds from held-out data: pure functions."""
+
+import math
+import warnings
+from fractions import Fraction
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ddu.errors import CalibrationWarning, InputError
+
+# Inverse temperatures outside this range mean that the data does not determine one
+_LOWEST, _HIGHEST = 1e-4, 1e4
+
+
+def fit_temperature(logits: Tensor, labels: Tensor) -> float:
+    """The temperature T that minimises the mean of -log softmax(logits / T)[label].
+
+    In β = 1/T this is convex with the derivative g(β) = mean(E_p[l] - l_y) and curvature mean(Var_p[l]), where the
+    softmax of βl gives p. The root of g is found by Newton's method, safeguarded by a bracket.
+
+    If no finite temperature is best (every held-out prediction right, or none better than chance), it warns and
+    returns 1.
+
+    >>> fit_temperature(torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [4.0, 0.0]]), torch.tensor([0, 0, 0, 1]))
+    3.64095690...
+    """
+    logits = logits.double()
+    right = logits.gather(1, labels[:, None]).squeeze(1)
+
+    def slope_and_curvature(beta: float) -> tuple[float, float]:
+        probs = torch.softmax(beta * logits, dim=1)
+        mean = (probs * logits).sum(1)
+        variance = (probs * (logits - mean[:, None]).square()).sum(1)
+        return float((mean - right).mean()), float(variance.mean())
+
+    if not slope_and_curvature(_LOWEST)[0] < 0 < slope_and_curvature(_HIGHEST)[0]:
+        warnings.warn(
+            f"No temperature is best for these {len(labels)} held-out predictions, of which "
+            f"{int((logits.argmax(1) == labels).sum())} are right: it stays 1. Hold out more, and more typical, data.",
+            CalibrationWarning,
+            stacklevel=2,
+        )
+        return 1.0
+
+    low, high, beta = _LOWEST, _HIGHEST, 1.0
+    while high - low > 1e-12 * high:
+        slope, curvature = slope_and_curvature(beta)
+        low, high = (beta, high) if slope < 0 else (low, beta)
+        newton = beta - slope / curvature if curvature > 0 else -1.0
+        # Once Newton's steps are at rounding, the bracket's far end no longer moves
+        if abs(newton - beta) <= 1e-14 * beta:
+            break
+        beta = newton if low < newton < high else math.sqrt(low * high)
+    return 1 / beta
+
+
+def conformal_threshold(log_density: Tensor, false_alarm_rate: float) -> float:
+    """The threshold below which a new in-distribution input falls with at most the probability asked for.
+
+    Of n held-out log-densities it is the k-th smallest with k = ⌊rate (n + 1)⌋: an exchangeable new one is smaller than
+    that with probability at most k / (n + 1) ≤ rate, whatever the distribution.
+
+    >>> conformal_threshold(torch.arange(1.0, 200.0), 0.01)
+    2.0
+    """
+    _check_rate(false_alarm_rate)
+    # The rate as it was written: 0.07 (99 + 1) is 7, not 7.000000000000001
+    rank = math.floor(Fraction(str(false_alarm_rate)) * (len(log_density) + 1))
+    if rank < 1:
+        needed = math.ceil(1 / Fraction(str(false_alarm_rate))) - 1
+        raise InputError(
+            f"A false-alarm rate of {false_alarm_rate:g} needs at least {needed} held-out samples, there are "
+            f"{len(log_density)}: hold out more, or accept a rate of {1 / (len(log_density) + 1):.3g}."
+        )
+    return float(log_density.double().kthvalue(rank).values)
+
+
+def training_quantile(log_density: Tensor, false_alarm_rate: float) -> float:
+    """The paper's threshold: the plain quantile of the log-densities, meant for those of the training data.
+
+    >>> training_quantile(torch.arange(0.0, 101.0), 0.01)
+    1.0
+    """
+    _check_rate(false_alarm_rate)
+    # torch.quantile refuses more than 2²⁴ values; numpy does not
+    return float(np.quantile(log_density.double().cpu().numpy(), false_alarm_rate))
+
+
+def entropy_threshold(entropy: Tensor, correct: Tensor) -> float:
+    """The entropy that best tells wrong held-out predictions from right ones.
+
+    It maximises Youden's J, the share of wrong predictions above the threshold minus that of right ones. Where every
+    prediction is right, it is the largest entropy among them.
+
+    >>> entropy_threshold(torch.tensor([0.1, 0.2, 0.3, 1.0, 1.2]), torch.tensor([True, True, True, False, False]))
+    0.3...
+    """
+    ordered, order = entropy.double().sort()
+    hit = correct[order].double()
+    wrong, right = 1 - hit, hit
+    # Shares above ordered[i], for each i
+    wrong_above = (wrong.sum() - wrong.cumsum(0)) / wrong.sum().clamp(min=1)
+    right_above = (right.sum() - right.cumsum(0)) / right.sum().clamp(min=1)
+    # Equal entropies fall on one side together: only the last of each run is a candidate
+    last = torch.ones_like(hit, dtype=torch.bool)
+    last[:-1] = ordered[1:] > ordered[:-1]
+    youden = torch.where(last, wrong_above - right_above, -torch.inf)
+    return float(ordered[youden.argmax()])
+
+
+def _check_rate(rate: float) -> None:
+    if not 0 < rate < 1:
+        raise InputError(f"The false-alarm rate must be a float between 0 and 1. Got {rate!r} instead.")
