@@ -248,7 +248,8 @@ class GaussianDensity:
         """A density from its parameters and `state_tensors`."""
         density = cls(**params)
         _check_parameters(density)
-        moments = density._room_for(*tensors["mean"].shape)
+        num_classes, dim = tensors["mean"].shape
+        moments = density._room_for(num_classes, dim)
         if "test_matrix" in tensors:
             moments.form = SketchedScatter(tensors["test_matrix"])
         for name in moments.tensors():
