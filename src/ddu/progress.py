@@ -1,6 +1,7 @@
 """Progress bars for anything that takes longer than a breath."""
 
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable
+from operator import length_hint
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -22,6 +23,6 @@ def track(items: Iterable[T], description: str, *, show: bool | None = None) -> 
         from tqdm.auto import tqdm
     except ModuleNotFoundError:
         return items
-    total = len(items) if isinstance(items, Sized) else None
+    total = length_hint(items) or None
     # disable=None: tqdm's own word for "only on a terminal"
     return tqdm(items, desc=description, total=total, delay=0 if show else 2, disable=None if show is None else False)

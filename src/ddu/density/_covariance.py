@@ -70,6 +70,9 @@ def dense_covariances(covariance: Covariance, moments: ClassMoments, blend: Blen
         directions, variances, rest = _low_rank(moments, blend, rank)
         excess = (directions * (variances - rest[:, None])[:, None]) @ directions.mT
         return excess + rest[:, None, None] * identity
+    if covariance == "shared":
+        shared = blend.pooled[0] * moments.scatter.sum(0) + blend.ridge[0] * identity
+        return shared.expand(moments.num_classes, -1, -1)
     if covariance == "diagonal":
         return torch.diag_embed(_mix(blend, moments.squares)) + blend.ridge[:, None, None] * identity
     return _mix(blend, moments.scatter) + blend.ridge[:, None, None] * identity

@@ -1,0 +1,36 @@
+"""A DDU prediction against the plain softmax network.
+
+python -m benchmarks.prediction
+"""
+
+from collections.abc import Iterator
+
+import torch
+
+import ddu
+from benchmarks._ratio import Ratio, seconds
+
+
+def run() -> Iterator[Ratio]:
+    """All ratios of this file."""
+    import torchvision
+
+    torch.manual_seed(0)
+    model = torchvision.models.resnet18(weights=None, num_classes=10).eval()
+    detector = ddu.DDU(model, density=ddu.GaussianDensity("full"))
+    images = torch.randn(64, 3, 96, 96)
+    # Ten samples for each feature, so that the whole covariance is there to be scored
+    features, labels = torch.randn(5120, 512), torch.arange(5120) % 10
+    detector.fit_features(features, labels).calibrate([(torch.randn(128, 3, 32, 32), torch.arange(128) % 10)])
+
+    def plain() -> torch.Tensor:
+        with torch.no_grad():
+            return torch.softmax(model(images), dim=1)
+
+    network, prediction = seconds(plain, lambda: detector.predict(images), rounds=9)
+    yield Ratio("predict with ResNet-18, 10 classes: DDU / softmax network", prediction / network, "under 1.05")
+
+
+if __name__ == "__main__":
+    for ratio in run():
+        print(ratio, flush=True)
