@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeGuard
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.random import fork_rng
 
 from ddu.errors import InputError, LabelError, LayerError, NotFittedError
 from ddu.progress import track
@@ -66,6 +67,11 @@ def _is_function(features: object) -> TypeGuard[Callable[..., Tensor]]:
 # Into the model and out of it
 
 
+def _example(model: nn.Module) -> Tensor | None:
+    """The first floating tensor of a model: its device and precision are those of the inputs."""
+    return next((p for p in chain(model.parameters(), model.buffers()) if p.dtype.is_floating_point), None)
+
+
 def _placed(value: Any, like: Tensor | None) -> Any:
     """A copy of a tensor or array on the model's device and, of floats, in its precision; others as they are."""
     if isinstance(value, np.ndarray):
@@ -87,7 +93,7 @@ def _placed(value: Any, like: Tensor | None) -> Any:
 
 def _arguments(model: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The positional and keyword arguments of one forward pass."""
-    like = next((p for p in chain(model.parameters(), model.buffers()) if p.dtype.is_floating_point), None)
+    like = _example(model)
     items = inputs if isinstance(inputs, Mapping | tuple | list) else (inputs,)
     values = [_placed(value, like) for value in (items.values() if isinstance(items, Mapping) else items)]
     if not any(isinstance(value, Tensor) for value in values):
@@ -169,11 +175,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
 @contextmanager
 def _undisturbed(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; each module's mode and the random state come back, whatever happens."""
-    modules = list(model.modules())
-    devices = [d for d in {p.device for p in model.parameters()} if d.type not in ("cpu", "meta")]
+    modules, like = list(model.modules()), _example(model)
+    device = None if like is None or like.device.type in ("cpu", "meta") else like.device
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        stack.enter_context(torch.random.fork_rng(devices, device_type=devices[0].type if devices else None))
+        stack.enter_context(fork_rng([device] if device else [], device_type=device.type if device else None))
         if any(m._compiled_call_impl is not None or "_orig_mod" in m._modules for m in modules):
             # compiled code does not see later hooks; the stance is of the whole process: one thread at a time
             stack.enter_context(_COMPILER)
