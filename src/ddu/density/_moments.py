@@ -75,7 +75,8 @@ class ClassMoments:
         for label in torch.nonzero(other.count).flatten().tolist():
             bridge = self._absorb(label, _Samples.behind(other, label), sign=1)
             self.form.add(self.scatter, label, bridge[None], sign=1)
-        self.scatter += other.scatter
+        # Either may know fewer classes than the other; a pooled scatter has one entry whatever they are
+        self.scatter[: len(other.scatter)] += other.scatter
 
     def total(self) -> "ClassMoments":
         """The moments of all samples as one class: the scatter within the classes plus that of their means."""
