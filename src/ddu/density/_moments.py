@@ -69,6 +69,12 @@ class ClassMoments:
     def remove(self, z: Tensor, y: Tensor) -> None:
         """Takes samples away that were added before."""
         self._combine(z, y, sign=-1)
+        # What is left where nothing is left is rounding
+        self.squares.clamp_(min=0)
+        empty = self.count == 0
+        for name, tensor in self.tensors().items():
+            if name != "scatter" or len(tensor) == self.num_classes:
+                tensor[empty] = 0
 
     def merge(self, other: "ClassMoments") -> None:
         """Adds the samples that other moments of the same form have seen."""
