@@ -140,12 +140,18 @@ class GaussianDensity:
     def downdate(self, z: Array, y: Array) -> "GaussianDensity":
         """Forgets samples that were seen before, as if they never had been."""
         moments = self.moments_
-        features = self._unit_length(check_features(z, dim=moments.dim))
-        labels = check_labels(y, samples=len(features), num_classes=moments.num_classes)
-        for label, rows in split_by_class(features.double(), labels.to(features.device)):
+        features = check_features(z, dim=moments.dim)
+        labels = check_labels(y, samples=len(features), num_classes=moments.num_classes).to(moments.device)
+        features = self._unit_length(features.to(moments.device, torch.float64))
+        for label, rows in split_by_class(features, labels):
             _check_removable(moments, label, rows)
         for rows, targets in zip(features.split(_CHUNK), labels.split(_CHUNK), strict=True):
             moments.remove(rows, targets)
+        seen = moments.count.nonzero()
+        if not len(seen):
+            self._moments = None
+        elif self.num_classes is None:
+            moments.resize(int(seen[-1]) + 1)
         self._cache = {}
         return self
 

@@ -101,11 +101,14 @@ class ClassMoments:
         return total
 
     def resize(self, num_classes: int) -> None:
-        """Makes room for more classes."""
-        grown = ClassMoments(self.form, num_classes, self.dim, quartic=self.quarts is not None, device=self.device)
-        for name, tensor in self.tensors().items():
-            getattr(grown, name)[: len(tensor)] = tensor
-        self.__dict__.update(grown.__dict__)
+        """Makes room for more classes, or drops the last ones where they are empty."""
+        if num_classes == self.num_classes:
+            return
+        resized = ClassMoments(self.form, num_classes, self.dim, quartic=self.quarts is not None, device=self.device)
+        for name, tensor in resized.tensors().items():
+            kept = getattr(self, name)[: len(tensor)]
+            tensor[: len(kept)] = kept
+        self.__dict__.update(resized.__dict__)
 
     def to(self, device: torch.device | str) -> "ClassMoments":
         """The same moments on another device."""
