@@ -133,7 +133,7 @@ class GaussianDensity:
         if len(labels):
             moments = self._room_for(int(labels.max()) + 1, features.shape[1], features.device)
             for rows, targets in zip(features.split(_CHUNK), labels.split(_CHUNK), strict=True):
-                moments.add(self._unit_length(rows), targets)
+                moments.add(self._unit_length(rows.to(moments.device, torch.float64)), targets)
             self._cache = {}
         return self
 
@@ -277,7 +277,11 @@ class GaussianDensity:
         return self._moments
 
     def _unit_length(self, z: Tensor) -> Tensor:
-        return torch.nn.functional.normalize(z, dim=1) if self.normalize else z
+        if not self.normalize:
+            return z
+        # By the largest entry first: in single precision the squares of large features overflow
+        largest = z.abs().amax(1, keepdim=True)
+        return torch.nn.functional.normalize(z / torch.where(largest > 0, largest, 1.0), dim=1)
 
     def _need_background(self) -> None:
         if not self.background:
