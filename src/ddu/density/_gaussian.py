@@ -429,5 +429,5 @@ def _warn_of_few_samples(density: GaussianDensity, moments: ClassMoments) -> Non
         f"features ({moments.dim}): {named}{', ...' if len(few) > 5 else ''}. {consequence}. For a sharper density "
         f"give each class more than {moments.dim} samples, or use covariance='shared', 'low_rank' or pca=.",
         FewSamplesWarning,
-        stacklevel=5,
+        stacklevel=6,
     )
