@@ -294,6 +294,11 @@ class GaussianDensity:
         factors = self._factors(features.dtype, features.device)
         with torch.no_grad():
             scores = torch.cat([method(factors, self._unit_length(rows)) for rows in features.split(_CHUNK)])
+        if features.dtype == torch.float32 and not torch.isfinite(scores).all():
+            # Squared distances beyond single precision: as far down as it goes, rather than -inf and NaN
+            limit = torch.finfo(torch.float32).max
+            exact = self._score(features.to(self.moments_.device, torch.float64), method)
+            scores = torch.as_tensor(exact).clamp(-limit, limit).to(scores)
         return scores if isinstance(z, Tensor) else scores.numpy()
 
     def _factors(self, dtype: torch.dtype = torch.float64, device: torch.device | None = None) -> "_Factors":
