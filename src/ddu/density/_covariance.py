@@ -9,6 +9,7 @@ from ddu.density._moments import ClassMoments
 from ddu.density._scatter import FullScatter, NoScatter, PooledScatter, ScatterForm, SketchedScatter
 from ddu.density._scorers import DiagonalScorer, FullScorer, LowRankScorer, Scorer, SharedScorer
 from ddu.density._shrinkage import Blend, ScatterSummary
+from ddu.errors import FeatureError
 
 Covariance = Literal["full", "shared", "diagonal", "low_rank"]
 COVARIANCES: tuple[str, ...] = get_args(Covariance)
@@ -53,6 +54,21 @@ def summarise(moments: ClassMoments) -> tuple[ScatterSummary, ScatterSummary]:
 
 def make_scorer(covariance: Covariance, moments: ClassMoments, blend: Blend, log_prior: Tensor, rank: int) -> Scorer:
     """Factorises the covariances once, for scoring."""
+    try:
+        scorer = _factorised(covariance, moments, blend, log_prior, rank)
+        singular = not torch.isfinite(scorer.log_norm).all()
+    except torch.linalg.LinAlgError:
+        singular = True
+    if singular:
+        raise FeatureError(
+            f"A covariance of {moments.dim} features is singular, from {int(moments.count.min())} samples in class "
+            f"{int(moments.count.argmin())}, the smallest: some direction has no variance. Use shrinkage='auto', or a "
+            "regularization above 0."
+        )
+    return scorer
+
+
+def _factorised(covariance: Covariance, moments: ClassMoments, blend: Blend, log_prior: Tensor, rank: int) -> Scorer:
     mean = moments.mean
     if covariance == "diagonal":
         return DiagonalScorer(log_prior, mean, _mix(blend, moments.squares) + blend.ridge[:, None])
@@ -79,7 +95,11 @@ def _low_rank(moments: ClassMoments, blend: Blend, rank: int) -> tuple[Tensor, T
     """Principal directions, their variances, and the variance of each remaining direction."""
     directions, variances = principal_directions(moments.form, _mix(blend, moments.scatter), rank)
     total = _mix(blend, moments.squares).sum(1)
-    rest = (total - variances.sum(1)).clamp(min=0) / max(moments.dim - variances.shape[1], 1)
+    rest = total - variances.sum(1)
+    # Where the principal directions explain everything, the difference is rounding
+    rest = torch.where(rest > 1e-12 * total, rest, 0.0) / max(moments.dim - variances.shape[1], 1)
+    if variances.shape[1] == moments.dim:
+        rest = total / moments.dim  # of no direction: any scale will do
     return directions, variances + blend.ridge[:, None], rest + blend.ridge
 
 
