@@ -21,7 +21,6 @@ from torch.testing import assert_close
 
 from ddu.density import GaussianDensity
 from ddu.errors import (
-    DDUError,
     FeatureError,
     FewSamplesWarning,
     InputError,
@@ -127,9 +126,16 @@ def test_single_precision_scores_are_those_of_double_precision(blobs: Blobs, cov
 def test_posteriors_equal_scikit_learns(blobs: Blobs, covariance: Any, reference: Any) -> None:
     z, y = blobs(classes=3, per_class=40, dim=4, distance=1.0)
     z, y = z[:-20], y[:-20]
-    posterior = GaussianDensity(covariance, **PLAIN).fit(z, y).posterior(z)
-    assert_close(posterior, torch.from_numpy(reference.fit(z.numpy(), y.numpy()).predict_proba(z.numpy())))
-    assert_close(posterior.sum(1), torch.ones(len(z), dtype=torch.float64))
+    density = GaussianDensity(covariance, **PLAIN).fit(z, y)
+    # scikit-learn divides by the number of samples, not by the degrees of freedom: stretch its samples by the ratio
+    count = density.counts_.double()
+    ratio = count / (count - 1) if covariance == "full" else (count.sum() / (count.sum() - 3)).expand(3)
+    mean = density.means_[y]
+    stretched = mean + (z - mean) * ratio.sqrt()[y, None]
+    reference.fit(stretched.numpy(), y.numpy())
+    points = blobs(classes=3, per_class=40, dim=4, distance=1.0, seed=1)[0]
+    assert_close(density.posterior(points), torch.from_numpy(reference.predict_proba(points.numpy())))
+    assert_close(density.posterior(points).sum(1), torch.ones(len(points), dtype=torch.float64))
 
 
 @given(seed=st.integers(0, 2**16), scale=st.sampled_from([1e-4, 1.0, 1e4]))
@@ -164,7 +170,7 @@ def test_background_is_one_gaussian_of_all_samples(blobs: Blobs) -> None:
     density = GaussianDensity(background=True, **PLAIN).fit(z, y)
     expected = multivariate_normal(z.numpy().mean(0), np.cov(z.numpy().T)).logpdf(z)
     close(density.background_log_density(z), expected)
-    close(density.relative_log_density(z), density.log_density(z) - expected)
+    close(density.relative_log_density(z), density.log_density(z).numpy() - expected)
 
 
 def test_a_background_that_was_not_asked_for_is_refused(blobs: Blobs) -> None:
@@ -331,9 +337,8 @@ def test_ten_samples_a_class_of_a_trained_networks_features_still_separate(real_
     few = few_per_class(y, 10)
     plenty = auroc(GaussianDensity(covariance).fit(z, y), inside, outside)
     scarce = auroc(GaussianDensity(covariance).fit(z[few], y[few]), inside, outside)
-    print(covariance, plenty, scarce)
-    assert scarce >= 0.9
-    assert plenty >= scarce - 0.02
+    assert plenty >= 0.99
+    assert scarce >= 0.98
 
 
 @pytest.mark.parametrize("shrinkage", ["auto", "oas", "ledoit_wolf", 0.1, None])
@@ -351,12 +356,11 @@ def test_two_samples_a_class_are_enough_in_any_dimension(blobs: Blobs, shrinkage
 
 def test_few_samples_are_warned_of_with_class_counts_and_remedy(blobs: Blobs) -> None:
     z, y = blobs(classes=3, per_class=9, dim=8)
-    keep = ((y != 1) | (torch.arange(27) < 6)).nonzero().flatten()
-    few = int((y[keep] == 1).sum())
+    keep = torch.cat([(y != 1).nonzero().flatten(), (y == 1).nonzero().flatten()[:5]])
     with pytest.warns(FewSamplesWarning) as caught:
         GaussianDensity().fit(z[keep], y[keep])
     assert [str(warning.message) for warning in caught] == [
-        f"The covariance of 1 of 3 classes is singular, with no more samples than features (8): 1 ({few} samples). "
+        "The covariance of 1 of 3 classes is singular, with no more samples than features (8): 1 (5 samples). "
         "The pooled covariance of all classes fills in (shrinkage='auto'). For a sharper density give each class more "
         "than 8 samples, or use covariance='shared', 'low_rank' or pca=."
     ]
@@ -403,6 +407,19 @@ def test_the_layout_of_the_features_does_not_matter(blobs: Blobs, disguise: Call
     assert type(scores) is type(disguise(z))
     assert not getattr(scores, "requires_grad", False)
     close(scores, expected, 1e-12)
+
+
+def test_unit_length_does_not_depend_on_layout_scale_or_overflow(blobs: Blobs) -> None:
+    z, y = blobs(dim=100, per_class=150)
+    z = z.float()
+    density = GaussianDensity(normalize=True).fit(z, y)
+    close(
+        GaussianDensity(normalize=True).fit(z.T.contiguous().T, y).log_density(z.double()),
+        density.log_density(z.double()),
+    )
+    large = GaussianDensity(normalize=True).fit(z * 2.0**100, y)
+    assert_close(large.log_density(z * 2.0**100), density.log_density(z), rtol=0, atol=0)
+    assert torch.isfinite(density.log_density(torch.zeros(1, 100))).all()
 
 
 def test_inputs_are_left_untouched(blobs: Blobs) -> None:
@@ -480,19 +497,19 @@ def test_dead_features_do_not_matter_inside_and_give_away_what_is_outside(
         spread = float(z.std())
         nudged = dead + torch.tensor([0.0] * 4 + [1e-9 * spread, 0.0])
         close(density.log_density(nudged), scores, 1e-3)
-        revived = dead + torch.tensor([0.0] * 4 + [spread, 0.0])
-        assert density.log_density(revived).max() < scores.min()
+        if params.get("covariance") != "low_rank":  # which spreads what it left out evenly over the rest
+            revived = dead + torch.tensor([0.0] * 4 + [spread, 0.0])
+            assert density.log_density(revived).max() < scores.min()
 
 
-@pytest.mark.parametrize("params", EVERY_KIND, ids=str)
+# Unit length is not invariant to a shift
+@pytest.mark.parametrize("params", [kind for kind in EVERY_KIND if "normalize" not in kind], ids=str)
 def test_a_mean_a_million_deviations_away_costs_no_more_digits_than_the_data_lost(
     blobs: Blobs, params: dict[str, Any]
 ) -> None:
     z, y = blobs()
     # A grid of 2⁻²⁰, so that the shift itself loses nothing
     z = (z * 2**20).round() / 2**20
-    if params.get("normalize"):
-        pytest.skip("unit length is not invariant to a shift")
     here, there = GaussianDensity(**params).fit(z, y), GaussianDensity(**params).fit(z + 2**20, y)
     close(there.log_density(z + 2**20), here.log_density(z), 1e-8)
 
@@ -728,17 +745,17 @@ def test_a_density_with_a_class_of_one_is_not_scored_until_there_are_two(blobs: 
     assert torch.isfinite(density.log_density(z)).all()
 
 
-def test_a_singular_covariance_without_any_regularisation_is_refused_in_words(blobs: Blobs) -> None:
+@pytest.mark.parametrize("covariance", COVARIANCES)
+@pytest.mark.filterwarnings("ignore::ddu.errors.FewSamplesWarning")
+def test_a_singular_covariance_without_any_regularisation_is_refused_in_words(blobs: Blobs, covariance: Any) -> None:
     z, y = blobs(per_class=3, dim=4)
-    for covariance in COVARIANCES:
-        singular = torch.cat([z, torch.zeros(len(z), 1)], dim=1)
-        with (
-            pytest.raises(FeatureError, match=r"singular.*regularization") as caught,
-            warnings.catch_warnings(),
-        ):
-            warnings.simplefilter("ignore", FewSamplesWarning)
-            GaussianDensity(covariance, rank=2, **PLAIN).fit(singular, y)
-        assert isinstance(caught.value, DDUError)
+    singular = torch.cat([z, torch.zeros(len(z), 1)], dim=1)[:-1]
+    with pytest.raises(FeatureError) as caught:
+        GaussianDensity(covariance, rank=2, **PLAIN).fit(singular, y[:-1])
+    assert str(caught.value) == (
+        f"A covariance of 5 features is singular, from 2 samples in class {int(y[-1])}, the smallest: some direction "
+        "has no variance. Use shrinkage='auto', or a regularization above 0."
+    )
 
 
 def test_features_that_never_vary_are_refused() -> None:
