@@ -29,8 +29,10 @@ def scatter_form(covariance: Covariance, dim: int, rank: int, pca: bool) -> Scat
     return SketchedScatter.of_size(dim, SKETCH_OVERSAMPLING * rank)
 
 
-def summarise(moments: ClassMoments) -> tuple[ScatterSummary, ScatterSummary]:
+def summarise(covariance: Covariance, moments: ClassMoments) -> tuple[ScatterSummary, ScatterSummary]:
     """The numbers that shrinkage needs, of the classes' scatter and of the pooled scatter."""
+    # PCA keeps whole matrices, whatever a diagonal covariance needs of them
+    form = NoScatter() if covariance == "diagonal" else moments.form
     trace = moments.squares.sum(1)
     freedom = (moments.count.sum() - moments.num_classes).clamp(min=1)[None]
     pooled_scatter = moments.scatter.sum(0, keepdim=True)
@@ -38,14 +40,14 @@ def summarise(moments: ClassMoments) -> tuple[ScatterSummary, ScatterSummary]:
     classes = ScatterSummary(
         moments.count,
         trace,
-        _squared_norm(moments.form, moments.scatter, moments.squares),
+        _squared_norm(form, moments.scatter, moments.squares),
         moments.quarts,
         moments.dim,
     )
     pooled = ScatterSummary(
         freedom,
         trace.sum()[None],
-        _squared_norm(moments.form, pooled_scatter, pooled_squares),
+        _squared_norm(form, pooled_scatter, pooled_squares),
         None,
         moments.dim,
     )

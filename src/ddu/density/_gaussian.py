@@ -357,7 +357,7 @@ def _factorise(density: GaussianDensity) -> _Factors:
 
     def scorer_for(covariance: Covariance, moments: ClassMoments, log_prior: Tensor) -> tuple[Scorer, Blend]:
         coefficients = blend(
-            *summarise(moments),
+            *summarise(covariance, moments),
             density.shrinkage,
             shared=covariance == "shared",
             prior_samples={"diagonal": 1, "low_rank": density.rank}.get(covariance, moments.dim),
