@@ -8,7 +8,7 @@ from ddu.errors import FeatureError, LabelError
 
 Array = Tensor | np.ndarray
 
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 
 
 def check_features(z: Array, *, dim: int | None = None) -> Tensor:
@@ -95,6 +95,8 @@ def _as_tensor(values: Array, what: str, error: type[Exception]) -> Tensor:
         raise error(f"The {what} must be numbers. Got an array of dtype {array.dtype}.")
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
     # torch shares memory with what it is given, and takes neither read-only, reversed nor byte-swapped arrays
     return torch.from_numpy(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")).copy())
 

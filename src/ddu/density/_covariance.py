@@ -10,13 +10,14 @@ from ddu.density._moments import ClassMoments
 from ddu.density._scatter import FullScatter, NoScatter, PooledScatter, ScatterForm, SketchedScatter
 from ddu.density._scorers import DiagonalScorer, FullScorer, LowRankScorer, Scorer, SharedScorer
 from ddu.density._shrinkage import Blend, ScatterSummary
+from ddu.errors import FeatureError
 
 Covariance = Literal["full", "shared", "diagonal", "low_rank"]
 COVARIANCES: tuple[str, ...] = get_args(Covariance)
 
 
 def sketch_size(rank: int) -> int:
-    """Columns of a sketch that finds `rank` directions to well below the noise of estimating them."""
+    """Columns of the sketch for `rank` directions: where the spectrum falls slowly, the last few come out some % low."""
     return 2 * rank + 8
 
 
@@ -31,8 +32,10 @@ def scatter_form(covariance: Covariance, dim: int, rank: int, pca: bool) -> Scat
     return SketchedScatter.of_size(dim, sketch_size(rank))
 
 
-def summarise(moments: ClassMoments) -> tuple[ScatterSummary, ScatterSummary]:
+def summarise(covariance: Covariance, moments: ClassMoments) -> tuple[ScatterSummary, ScatterSummary]:
     """The numbers that shrinkage needs, of the classes' scatter and of the pooled scatter."""
+    # PCA keeps whole matrices, whatever a diagonal covariance needs of them
+    form = NoScatter() if covariance == "diagonal" else moments.form
     trace = moments.squares.sum(1)
     freedom = (moments.count.sum() - moments.num_classes).clamp(min=1)[None]
     pooled_scatter = moments.scatter.sum(0, keepdim=True)
@@ -40,14 +43,14 @@ def summarise(moments: ClassMoments) -> tuple[ScatterSummary, ScatterSummary]:
     classes = ScatterSummary(
         moments.count,
         trace,
-        partial(_squared_norm, moments.form, moments.scatter, moments.squares),
+        partial(_squared_norm, form, moments.scatter, moments.squares),
         moments.quarts,
         moments.dim,
     )
     pooled = ScatterSummary(
         freedom,
         trace.sum()[None],
-        partial(_squared_norm, moments.form, pooled_scatter, pooled_squares),
+        partial(_squared_norm, form, pooled_scatter, pooled_squares),
         None,
         moments.dim,
     )
@@ -56,6 +59,21 @@ def summarise(moments: ClassMoments) -> tuple[ScatterSummary, ScatterSummary]:
 
 def make_scorer(covariance: Covariance, moments: ClassMoments, blend: Blend, log_prior: Tensor, rank: int) -> Scorer:
     """Factorises the covariances once, for scoring."""
+    try:
+        scorer = _factorised(covariance, moments, blend, log_prior, rank)
+        singular = not torch.isfinite(scorer.log_norm).all()
+    except torch.linalg.LinAlgError:
+        singular = True
+    if singular:
+        raise FeatureError(
+            f"A covariance of {moments.dim} features is singular, from {int(moments.count.min())} samples in class "
+            f"{int(moments.count.argmin())}, the smallest: some direction has no variance. Use shrinkage='auto', or a "
+            "regularization above 0."
+        )
+    return scorer
+
+
+def _factorised(covariance: Covariance, moments: ClassMoments, blend: Blend, log_prior: Tensor, rank: int) -> Scorer:
     mean = moments.mean
     if covariance == "diagonal":
         return DiagonalScorer(log_prior, mean, _mix(blend, moments.squares) + blend.ridge[:, None])
@@ -93,7 +111,11 @@ def _low_rank(moments: ClassMoments, blend: Blend, rank: int) -> tuple[Tensor, T
         variances[label, : len(values)] = values
     total = _mix(blend, moments.squares).sum(1)
     found = variances > 0
-    rest = (total - variances.sum(1)).clamp(min=0) / (moments.dim - found.sum(1)).clamp(min=1)
+    rest = total - variances.sum(1)
+    # Where the principal directions explain everything, the difference is rounding
+    rest = torch.where(rest > 1e-12 * total, rest, 0.0) / (moments.dim - found.sum(1)).clamp(min=1)
+    if variances.shape[1] == moments.dim:
+        rest = total / moments.dim  # of no direction: any scale will do
     # Where a class has fewer directions than `rank`, the missing ones are zero vectors that belong to the rest
     variances = torch.where(found, variances, rest[:, None])
     return directions, variances + blend.ridge[:, None], rest + blend.ridge
@@ -119,7 +141,7 @@ def principal_directions(form: ScatterForm, scatter: Tensor, rank: int) -> tuple
 def _positive_eigenpairs(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues, largest first, and eigenvectors, without those that are positive by rounding alone."""
     values, vectors = torch.linalg.eigh(matrix)
-    genuine = values > values[-1] * len(matrix) * torch.finfo(matrix.dtype).eps
+    genuine = values > values[-1:] * len(matrix) * torch.finfo(matrix.dtype).eps
     return values[genuine].flip(0), vectors[:, genuine].flip(1)
 
 

@@ -133,19 +133,25 @@ class GaussianDensity:
         if len(labels):
             moments = self._room_for(int(labels.max()) + 1, features.shape[1], features.device)
             for rows, targets in zip(features.split(_CHUNK), labels.split(_CHUNK), strict=True):
-                moments.add(self._unit_length(rows), targets)
+                moments.add(self._unit_length(rows.to(moments.device, torch.float64)), targets)
             self._cache = {}
         return self
 
     def downdate(self, z: Array, y: Array) -> "GaussianDensity":
         """Forgets samples that were seen before, as if they never had been."""
         moments = self.moments_
-        features = self._unit_length(check_features(z, dim=moments.dim))
-        labels = check_labels(y, samples=len(features), num_classes=moments.num_classes)
-        for label, rows in split_by_class(features.double(), labels.to(features.device)):
+        features = check_features(z, dim=moments.dim)
+        labels = check_labels(y, samples=len(features), num_classes=moments.num_classes).to(moments.device)
+        features = self._unit_length(features.to(moments.device, torch.float64))
+        for label, rows in split_by_class(features, labels):
             _check_removable(moments, label, rows)
         for rows, targets in zip(features.split(_CHUNK), labels.split(_CHUNK), strict=True):
             moments.remove(rows, targets)
+        seen = moments.count.nonzero()
+        if not len(seen):
+            self._moments = None
+        elif self.num_classes is None:
+            moments.resize(int(seen[-1]) + 1)
         self._cache = {}
         return self
 
@@ -271,7 +277,11 @@ class GaussianDensity:
         return self._moments
 
     def _unit_length(self, z: Tensor) -> Tensor:
-        return torch.nn.functional.normalize(z, dim=1) if self.normalize else z
+        if not self.normalize:
+            return z
+        # By the largest entry first: in single precision the squares of large features overflow
+        largest = z.abs().amax(1, keepdim=True)
+        return torch.nn.functional.normalize(z / torch.where(largest > 0, largest, 1.0), dim=1)
 
     def _need_background(self) -> None:
         if not self.background:
@@ -284,6 +294,11 @@ class GaussianDensity:
         factors = self._factors(features.dtype, features.device)
         with torch.no_grad():
             scores = torch.cat([method(factors, self._unit_length(rows)) for rows in features.split(_CHUNK)])
+        if features.dtype == torch.float32 and not torch.isfinite(scores).all():
+            # Squared distances beyond single precision: as far down as it goes, rather than -inf and NaN
+            limit = torch.finfo(torch.float32).max
+            exact = self._score(features.to(self.moments_.device, torch.float64), method)
+            scores = torch.as_tensor(exact).clamp(-limit, limit).to(scores)
         return scores if isinstance(z, Tensor) else scores.numpy()
 
     def _factors(self, dtype: torch.dtype = torch.float64, device: torch.device | None = None) -> "_Factors":
@@ -342,7 +357,7 @@ def _factorise(density: GaussianDensity) -> _Factors:
 
     def scorer_for(covariance: Covariance, moments: ClassMoments, log_prior: Tensor) -> tuple[Scorer, Blend]:
         coefficients = blend(
-            *summarise(moments),
+            *summarise(covariance, moments),
             density.shrinkage,
             shared=covariance == "shared",
             prior_samples={"diagonal": 1, "low_rank": density.rank}.get(covariance, moments.dim),
@@ -419,5 +434,5 @@ def _warn_of_few_samples(density: GaussianDensity, moments: ClassMoments) -> Non
         f"features ({moments.dim}): {named}{', ...' if len(few) > 5 else ''}. {consequence}. For a sharper density "
         f"give each class more than {moments.dim} samples, or use covariance='shared', 'low_rank' or pca=.",
         FewSamplesWarning,
-        stacklevel=5,
+        stacklevel=6,
     )

@@ -69,13 +69,20 @@ class ClassMoments:
     def remove(self, z: Tensor, y: Tensor) -> None:
         """Takes samples away that were added before."""
         self._combine(z, y, sign=-1)
+        # What is left where nothing is left is rounding
+        self.squares.clamp_(min=0)
+        empty = self.count == 0
+        for name, tensor in self.tensors().items():
+            if name != "scatter" or len(tensor) == self.num_classes:
+                tensor[empty] = 0
 
     def merge(self, other: "ClassMoments") -> None:
         """Adds the samples that other moments of the same form have seen."""
         for label in torch.nonzero(other.count).flatten().tolist():
             bridge = self._absorb(label, _Samples.behind(other, label), sign=1)
             self.form.add(self.scatter, label, bridge[None], sign=1)
-        self.scatter += other.scatter
+        # Either may know fewer classes than the other; a pooled scatter has one entry whatever they are
+        self.scatter[: len(other.scatter)] += other.scatter
 
     def total(self) -> "ClassMoments":
         """The moments of all samples as one class: the scatter within the classes plus that of their means."""
@@ -94,11 +101,14 @@ class ClassMoments:
         return total
 
     def resize(self, num_classes: int) -> None:
-        """Makes room for more classes."""
-        grown = ClassMoments(self.form, num_classes, self.dim, quartic=self.quarts is not None, device=self.device)
-        for name, tensor in self.tensors().items():
-            getattr(grown, name)[: len(tensor)] = tensor
-        self.__dict__.update(grown.__dict__)
+        """Makes room for more classes, or drops the last ones where they are empty."""
+        if num_classes == self.num_classes:
+            return
+        resized = ClassMoments(self.form, num_classes, self.dim, quartic=self.quarts is not None, device=self.device)
+        for name, tensor in resized.tensors().items():
+            kept = getattr(self, name)[: len(tensor)]
+            tensor[: len(kept)] = kept
+        self.__dict__.update(resized.__dict__)
 
     def to(self, device: torch.device | str) -> "ClassMoments":
         """The same moments on another device."""
