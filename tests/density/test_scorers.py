@@ -125,7 +125,7 @@ def test_low_rank_never_forms_a_square_matrix() -> None:
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             out = func(*args, **(kwargs or {}))
-            sizes.extend(t.numel() for t in torch.utils._pytree.tree_leaves(out) if isinstance(t, Tensor))
+            sizes.extend(t.nbytes for t in torch.utils._pytree.tree_leaves(out) if isinstance(t, Tensor))
             return out
 
     with Watch():
