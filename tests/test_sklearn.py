@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,13 +76,15 @@ def test_shared_covariance_equals_linear_discriminant_analysis():
     np.testing.assert_allclose(ours.predict_proba(X), reference.predict_proba(X), rtol=1e-7)
 
 
+def log_normal(X, samples):
+    cov: Any = np.cov(samples.T)
+    return multivariate_normal.logpdf(X, samples.mean(0), cov)
+
+
 def test_score_samples_is_the_log_density_of_the_mixture():
     X, y = data()
     ours = GaussianDensityClassifier(shrinkage=None, regularization=0.0).fit(X, y)
-    parts = [
-        np.log(np.mean(y == c)) + multivariate_normal.logpdf(X, X[y == c].mean(0), np.cov(X[y == c].T))
-        for c in ours.classes_
-    ]
+    parts = [np.log(np.mean(y == c)) + log_normal(X, X[y == c]) for c in ours.classes_]
     np.testing.assert_allclose(ours.score_samples(X), logsumexp(parts, axis=0), rtol=1e-9)
 
 
