@@ -129,10 +129,12 @@ class DDU:
         logits, log_density, labels = (torch.cat(column) for column in zip(*rows, strict=True))
         _check_calibration_data(logits, labels)
         density_threshold = rules[threshold](log_density, false_alarm_rate)
-        self.temperature = fit_temperature(logits, labels)
+        temperature = fit_temperature(logits, labels)
+        # Nothing above has changed the detector: if it fails, the earlier calibration stands
+        self.temperature = temperature
         self.density_threshold = density_threshold
-        self.entropy_threshold = entropy_threshold(entropy(logits / self.temperature), logits.argmax(1) == labels)
-        self.false_alarm_rate = false_alarm_rate
+        self.entropy_threshold = entropy_threshold(entropy(logits / temperature), logits.argmax(1) == labels)
+        self.false_alarm_rate = float(false_alarm_rate)
         return self
 
     def predict(self, x: Any) -> Prediction:
