@@ -131,4 +131,4 @@ def test_low_rank_never_forms_a_square_matrix() -> None:
     with Watch():
         density = GaussianDensity("low_rank", rank=4, background=True).fit(z, y)
         assert torch.isfinite(density.relative_log_density(z)).all()
-    assert max(sizes) < dim * dim / 10
+    assert max(sizes) <= dim * 40 * 8  # the samples themselves in double precision

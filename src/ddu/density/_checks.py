@@ -1,5 +1,7 @@
 """Refuses bad features and labels in words: what is wrong, where, both numbers, and the way out."""
 
+from typing import TypeVar
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -7,6 +9,7 @@ from torch import Tensor
 from ddu.errors import FeatureError, LabelError
 
 Array = Tensor | np.ndarray
+ArrayT = TypeVar("ArrayT", Tensor, np.ndarray)
 
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 

@@ -17,7 +17,7 @@ COVARIANCES: tuple[str, ...] = get_args(Covariance)
 
 
 def sketch_size(rank: int) -> int:
-    """Columns of the sketch for `rank` directions: where the spectrum falls slowly, the last few come out some % low."""
+    """Columns of the sketch for `rank` directions; of a slowly falling spectrum the last few come out some % low."""
     return 2 * rank + 8
 
 
@@ -61,16 +61,19 @@ def make_scorer(covariance: Covariance, moments: ClassMoments, blend: Blend, log
     """Factorises the covariances once, for scoring."""
     try:
         scorer = _factorised(covariance, moments, blend, log_prior, rank)
-        singular = not torch.isfinite(scorer.log_norm).all()
-    except torch.linalg.LinAlgError:
-        singular = True
-    if singular:
-        raise FeatureError(
-            f"A covariance of {moments.dim} features is singular, from {int(moments.count.min())} samples in class "
-            f"{int(moments.count.argmin())}, the smallest: some direction has no variance. Use shrinkage='auto', or a "
-            "regularization above 0."
-        )
+    except torch._C._LinAlgError as error:
+        raise _singular(moments) from error
+    if not torch.isfinite(scorer.log_norm).all():
+        raise _singular(moments)
     return scorer
+
+
+def _singular(moments: ClassMoments) -> FeatureError:
+    return FeatureError(
+        f"A covariance of {moments.dim} features is singular, from {int(moments.count.min())} samples in class "
+        f"{int(moments.count.argmin())}, the smallest: some direction has no variance. Use shrinkage='auto', or a "
+        "regularization above 0."
+    )
 
 
 def _factorised(covariance: Covariance, moments: ClassMoments, blend: Blend, log_prior: Tensor, rank: int) -> Scorer:

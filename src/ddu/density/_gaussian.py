@@ -4,12 +4,12 @@ import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from ddu.density._checks import Array, check_counts, check_features, check_labels
+from ddu.density._checks import Array, ArrayT, check_counts, check_features, check_labels
 from ddu.density._covariance import (
     COVARIANCES,
     Covariance,
@@ -180,24 +180,24 @@ class GaussianDensity:
 
     # Scoring
 
-    def log_density(self, z: Array) -> Array:
+    def log_density(self, z: ArrayT) -> ArrayT:
         """log q(z) = log Σ_c π_c N(z; μ_c, Σ_c), (sample,)."""
         return self._score(z, _Factors.log_density)
 
-    def class_log_density(self, z: Array) -> Array:
+    def class_log_density(self, z: ArrayT) -> ArrayT:
         """log N(z; μ_c, Σ_c), (sample, class)."""
         return self._score(z, _Factors.class_log_density)
 
-    def posterior(self, z: Array) -> Array:
+    def posterior(self, z: ArrayT) -> ArrayT:
         """p(c | z) ∝ π_c N(z; μ_c, Σ_c), (sample, class)."""
         return self._score(z, _Factors.posterior)
 
-    def background_log_density(self, z: Array) -> Array:
+    def background_log_density(self, z: ArrayT) -> ArrayT:
         """log q₀(z) of the single Gaussian fitted to all samples, (sample,)."""
         self._need_background()
         return self._score(z, _Factors.background_log_density)
 
-    def relative_log_density(self, z: Array) -> Array:
+    def relative_log_density(self, z: ArrayT) -> ArrayT:
         """log q(z) - log q₀(z), (sample,): low for what no class explains better than the data at large does."""
         self._need_background()
         return self._score(z, _Factors.relative_log_density)
@@ -289,7 +289,7 @@ class GaussianDensity:
                 "This GaussianDensity has no background density. Make it with GaussianDensity(background=True)."
             )
 
-    def _score(self, z: Array, method: "Callable[[_Factors, Tensor], Tensor]") -> Array:
+    def _score(self, z: ArrayT, method: "Callable[[_Factors, Tensor], Tensor]") -> ArrayT:
         features = check_features(z, dim=self.moments_.dim)
         factors = self._factors(features.dtype, features.device)
         with torch.no_grad():
@@ -299,7 +299,7 @@ class GaussianDensity:
             limit = torch.finfo(torch.float32).max
             exact = self._score(features.to(self.moments_.device, torch.float64), method)
             scores = torch.as_tensor(exact).clamp(-limit, limit).to(scores)
-        return scores if isinstance(z, Tensor) else scores.numpy()
+        return cast(ArrayT, scores if isinstance(z, Tensor) else scores.numpy())
 
     def _factors(self, dtype: torch.dtype = torch.float64, device: torch.device | None = None) -> "_Factors":
         """The factors for scoring, worked out in float64 once and then cast where they are needed."""
