@@ -61,7 +61,7 @@ def make_scorer(covariance: Covariance, moments: ClassMoments, blend: Blend, log
     """Factorises the covariances once, for scoring."""
     try:
         scorer = _factorised(covariance, moments, blend, log_prior, rank)
-    except torch._C._LinAlgError as error:
+    except torch.linalg.LinAlgError as error:  # pyright: ignore[reportPrivateImportUsage]  (public, but not listed)
         raise _singular(moments) from error
     if not torch.isfinite(scorer.log_norm).all():
         raise _singular(moments)
