@@ -45,8 +45,11 @@ class DDU:
 
     Example:
         >>> x, y = torch.randn(400, 2), torch.arange(400) % 2
-        >>> x[y == 1] += 4
-        >>> model = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 2))
+        >>> x[:, 0] += 2 * y  # two blobs that overlap
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(2, 2))
+        >>> weights = {"1.weight": torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), "1.bias": torch.tensor([2.0, -2.0])}
+        >>> model.load_state_dict(weights)  # as good as trained
+        <All keys matched successfully>
         >>> detector = DDU(model).fit([(x[:200], y[:200])]).calibrate([(x[200:], y[200:])], false_alarm_rate=0.05)
         >>> detector.predict(torch.tensor([[50.0, -50.0]])).verdict[0]
         <Verdict.OUT_OF_DISTRIBUTION: 'out_of_distribution'>
