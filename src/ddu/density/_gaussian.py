@@ -56,7 +56,8 @@ class GaussianDensity:
         normalize: Scale every feature vector to unit length first.
         standardize: Scale every feature to unit variance first.
         pca: Project to this many principal components first, or to those that explain this share of the variance.
-        background: Also fit one Gaussian to all samples, whatever their class, for `relative_log_density`.
+        background: Also fit one Gaussian to all samples, whatever their class, for `relative_log_density`. Far out the
+            wider Gaussian rules that ratio: use it with covariance="shared", where the background is the wider one.
         num_classes: How many classes there are; by default as many as the largest label says.
 
     Attributes:
