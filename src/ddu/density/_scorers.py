@@ -12,6 +12,9 @@ from torch import Tensor, nn
 
 LOG_2PI = math.log(2 * math.pi)
 
+# Whitened coordinates that decide which classes are worth the rest
+_BOUND_ROWS = 64
+
 
 class Scorer(nn.Module, ABC):
     """Scores points under all classes."""
@@ -157,13 +160,12 @@ class FullScorer(Scorer):
 
     def log_density(self, z: Tensor) -> Tensor:
         num_classes, dim = self.mean.shape
-        rows = min(dim, max(32, num_classes))
         x = (z - self.centre) @ self.basis.T
         offset = self.log_norm + self.log_prior
-        if rows * 2 > dim or num_classes < 3:
+        if dim < 2 * _BOUND_ROWS or num_classes < 3:
             return torch.logsumexp(offset - 0.5 * self._distances(x), dim=1)
 
-        bound = offset - 0.5 * self._distances(x, rows)  # above the true value
+        bound = offset - 0.5 * self._distances(x, _BOUND_ROWS)  # above the true value
         joint = torch.full_like(bound, -math.inf)
         likeliest = torch.nn.functional.one_hot(bound.argmax(1), num_classes).bool()
         self._fill(joint, x, offset, likeliest)
