@@ -4,8 +4,9 @@ import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +32,9 @@ from ddu.errors import (
     NotFittedError,
     NotSupportedError,
 )
+
+# Tensors are scored as tensors, arrays as arrays
+Scored = TypeVar("Scored", Tensor, np.ndarray)
 
 # Rows handled at a time, so that temporary memory does not grow with the number of samples
 _CHUNK = 8192
@@ -180,24 +184,24 @@ class GaussianDensity:
 
     # Scoring
 
-    def log_density(self, z: Array) -> Array:
+    def log_density(self, z: Scored) -> Scored:
         """log q(z) = log Σ_c π_c N(z; μ_c, Σ_c), (sample,)."""
         return self._score(z, _Factors.log_density)
 
-    def class_log_density(self, z: Array) -> Array:
+    def class_log_density(self, z: Scored) -> Scored:
         """log N(z; μ_c, Σ_c), (sample, class)."""
         return self._score(z, _Factors.class_log_density)
 
-    def posterior(self, z: Array) -> Array:
+    def posterior(self, z: Scored) -> Scored:
         """p(c | z) ∝ π_c N(z; μ_c, Σ_c), (sample, class)."""
         return self._score(z, _Factors.posterior)
 
-    def background_log_density(self, z: Array) -> Array:
+    def background_log_density(self, z: Scored) -> Scored:
         """log q₀(z) of the single Gaussian fitted to all samples, (sample,)."""
         self._need_background()
         return self._score(z, _Factors.background_log_density)
 
-    def relative_log_density(self, z: Array) -> Array:
+    def relative_log_density(self, z: Scored) -> Scored:
         """log q(z) - log q₀(z), (sample,): low for what no class explains better than the data at large does."""
         self._need_background()
         return self._score(z, _Factors.relative_log_density)
@@ -289,7 +293,7 @@ class GaussianDensity:
                 "This GaussianDensity has no background density. Make it with GaussianDensity(background=True)."
             )
 
-    def _score(self, z: Array, method: "Callable[[_Factors, Tensor], Tensor]") -> Array:
+    def _score(self, z: Scored, method: "Callable[[_Factors, Tensor], Tensor]") -> Scored:
         features = check_features(z, dim=self.moments_.dim)
         factors = self._factors(features.dtype, features.device)
         with torch.no_grad():
@@ -298,7 +302,7 @@ class GaussianDensity:
             # Squared distances beyond single precision: as far down as it goes, rather than -inf and NaN
             limit = torch.finfo(torch.float32).max
             exact = self._score(features.to(self.moments_.device, torch.float64), method)
-            scores = torch.as_tensor(exact).clamp(-limit, limit).to(scores)
+            scores = exact.clamp(-limit, limit).to(scores)
         return scores if isinstance(z, Tensor) else scores.numpy()
 
     def _factors(self, dtype: torch.dtype = torch.float64, device: torch.device | None = None) -> "_Factors":
