@@ -58,16 +58,15 @@ def make_scorer(covariance: Covariance, moments: ClassMoments, blend: Blend, log
     """Factorises the covariances once, for scoring."""
     try:
         scorer = _factorised(covariance, moments, blend, log_prior, rank)
-        singular = not torch.isfinite(scorer.log_norm).all()
-    except torch.linalg.LinAlgError:
-        singular = True
-    if singular:
-        raise FeatureError(
-            f"A covariance of {moments.dim} features is singular, from {int(moments.count.min())} samples in class "
-            f"{int(moments.count.argmin())}, the smallest: some direction has no variance. Use shrinkage='auto', or a "
-            "regularization above 0."
-        )
-    return scorer
+        if torch.isfinite(scorer.log_norm).all():
+            return scorer
+    except ArithmeticError:
+        pass
+    raise FeatureError(
+        f"A covariance of {moments.dim} features is singular, from {int(moments.count.min())} samples in class "
+        f"{int(moments.count.argmin())}, the smallest: some direction has no variance. Use shrinkage='auto', or a "
+        "regularization above 0."
+    )
 
 
 def _factorised(covariance: Covariance, moments: ClassMoments, blend: Blend, log_prior: Tensor, rank: int) -> Scorer:

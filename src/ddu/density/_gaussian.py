@@ -303,7 +303,9 @@ class GaussianDensity:
             limit = torch.finfo(torch.float32).max
             exact = self._score(features.to(self.moments_.device, torch.float64), method)
             scores = exact.clamp(-limit, limit).to(scores)
-        return scores if isinstance(z, Tensor) else scores.numpy()
+        if isinstance(z, Tensor):
+            return scores
+        return scores.numpy()
 
     def _factors(self, dtype: torch.dtype = torch.float64, device: torch.device | None = None) -> "_Factors":
         """The factors for scoring, worked out in float64 once and then cast where they are needed."""
