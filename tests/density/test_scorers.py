@@ -56,6 +56,15 @@ def test_classes_without_a_chance_are_skipped_without_changing_the_result(
     assert_close(scorer(everywhere), expected, rtol=0, atol=0)
 
 
+def test_close_seconds_count_even_where_the_bound_is_tight() -> None:
+    """On the lines between the means of classes alike, coordinates beyond the bound's add nothing to it."""
+    log_prior, mean, covariance = gaussians(4, 128, distance=0.2)
+    scorer = FullScorer(log_prior, mean, covariance[:1].expand_as(covariance))
+    points = torch.cat([share * mean + (1 - share) * mean.roll(1, 0) for share in (0.5, 0.52, 0.6, 0.9, 1.0)])
+    expected = torch.logsumexp(scorer.class_log_density(points) + log_prior, dim=1)
+    assert_close(scorer.log_density(points), expected, rtol=1e-12, atol=0)
+
+
 def test_most_classes_are_skipped_where_classes_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     log_prior, mean, covariance = gaussians(20, 128, distance=3.0)
     scorer = FullScorer(log_prior, mean, covariance)
