@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ def test_temperature_is_the_one_scipy_finds(seed: int, scale: float, signal: flo
         return negative_log_likelihood(logits * math.exp(log_beta), labels)
 
     centre = -math.log(scale)
-    best = minimize_scalar(loss, bounds=(centre - 5, centre + 5), method="bounded", options={"xatol": 1e-10})
+    best: Any = minimize_scalar(loss, bounds=(centre - 5, centre + 5), method="bounded", options={"xatol": 1e-10})
     temperature = fit_temperature(logits, labels)
     # A flat minimum is found to the root of double precision by its values alone
     assert math.log(temperature) == pytest.approx(-best.x, abs=1e-6)

@@ -20,7 +20,7 @@ from ddu.errors import FeatureError, LabelError
         ),
         (torch.ones(2, 0), "Features must have at least one column. Got shape (2, 0)."),
         (
-            np.float16([[1.0, np.inf], [np.nan, 1.0], [0.0, 0.0]]),
+            np.array([[1.0, np.inf], [np.nan, 1.0], [0.0, 0.0]], dtype=np.float16),
             "2 of 3 rows of features are not finite; the first value is inf at row 0, column 1. Check the network's "
             "weights and inputs, or drop those rows.",
         ),

@@ -17,6 +17,8 @@ from torch.testing import assert_close
 from ddu.density import GaussianDensity
 
 Blobs = Callable[..., tuple[Tensor, Tensor]]
+# The stubs take a covariance for an integer
+gaussian: Any = multivariate_normal
 PLAIN: dict[str, Any] = {"shrinkage": None, "regularization": 0.0}
 
 PIPELINES = {
@@ -46,7 +48,7 @@ def test_transforms_equal_a_scikit_learn_pipeline_before_dense_gaussians(blobs: 
     mapped, mapped_points = pipeline.transform(z), pipeline.transform(points)
     classes = np.stack(
         [
-            multivariate_normal(mapped[y == label].mean(0), np.cov(mapped[y == label].T)).logpdf(mapped_points)
+            gaussian(mapped[y == label].mean(0), np.cov(mapped[y == label].T)).logpdf(mapped_points)
             for label in range(3)
         ],
         axis=1,

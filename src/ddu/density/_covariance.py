@@ -1,5 +1,6 @@
 """The covariance models: from moments and shrinkage coefficients to something that scores."""
 
+from contextlib import suppress
 from functools import partial
 from typing import Literal, get_args
 
@@ -59,17 +60,11 @@ def summarise(covariance: Covariance, moments: ClassMoments) -> tuple[ScatterSum
 
 def make_scorer(covariance: Covariance, moments: ClassMoments, blend: Blend, log_prior: Tensor, rank: int) -> Scorer:
     """Factorises the covariances once, for scoring."""
-    try:
+    with suppress(ArithmeticError):
         scorer = _factorised(covariance, moments, blend, log_prior, rank)
-    except torch.linalg.LinAlgError as error:  # pyright: ignore[reportPrivateImportUsage]  (public, but not listed)
-        raise _singular(moments) from error
-    if not torch.isfinite(scorer.log_norm).all():
-        raise _singular(moments)
-    return scorer
-
-
-def _singular(moments: ClassMoments) -> FeatureError:
-    return FeatureError(
+        if torch.isfinite(scorer.log_norm).all():
+            return scorer
+    raise FeatureError(
         f"A covariance of {moments.dim} features is singular, from {int(moments.count.min())} samples in class "
         f"{int(moments.count.argmin())}, the smallest: some direction has no variance. Use shrinkage='auto', or a "
         "regularization above 0."

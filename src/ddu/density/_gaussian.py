@@ -32,6 +32,8 @@ from ddu.errors import (
     NotSupportedError,
 )
 
+# Tensors are scored as tensors, arrays as arrays
+
 # Rows handled at a time, so that temporary memory does not grow with the number of samples
 _CHUNK = 8192
 
@@ -122,6 +124,8 @@ class GaussianDensity:
             y: Labels, (sample,), integers from 0.
         """
         fresh = GaussianDensity(**self.get_params()).update(z, y)
+        if not fresh.is_fitted:
+            raise FeatureError("There are 0 samples to fit to: every class needs at least 2.")
         fresh.prepare()
         self._moments, self._cache = fresh._moments, fresh._cache
         return self

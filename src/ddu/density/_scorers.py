@@ -68,7 +68,7 @@ class SharedScorer(Scorer):
     mean: Tensor
 
     def __init__(self, log_prior: Tensor, mean: Tensor, covariance: Tensor):
-        factor = torch.linalg.cholesky(covariance)
+        factor = _cholesky(covariance)
         whitening = _inverse_of_triangular(factor)
         centre = mean.mean(0)
         log_norm = -factor.diagonal().log().sum() - 0.5 * mean.shape[1] * LOG_2PI
@@ -143,7 +143,7 @@ class FullScorer(Scorer):
         whitening = torch.empty_like(covariance)
         log_norm = torch.empty_like(log_prior)
         for label, sigma in enumerate(covariance):
-            factor = torch.linalg.cholesky(basis @ sigma @ basis.T)
+            factor = _cholesky(basis @ sigma @ basis.T)
             whitening[label] = _inverse_of_triangular(factor)
             log_norm[label] = log_det_basis - factor.diagonal().log().sum() - 0.5 * mean.shape[1] * LOG_2PI
         super().__init__(
@@ -191,11 +191,18 @@ class FullScorer(Scorer):
 def _discriminant_basis(mean: Tensor, covariance: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """A and log |det A| with A P Aᵀ = I for the pooled covariance P, and A B Aᵀ diagonal, descending, for the means."""
     pooled = torch.tensordot(weight, covariance, dims=1)
-    factor = torch.linalg.cholesky(pooled)
+    factor = _cholesky(pooled)
     white_mean = torch.linalg.solve_triangular(factor, mean.T, upper=False) * weight.sqrt()
     rotation = torch.linalg.svd(white_mean, full_matrices=True).U
     basis = torch.linalg.solve_triangular(factor.T, rotation, upper=True).T
     return basis, -factor.diagonal().log().sum()
+
+
+def _cholesky(matrix: Tensor) -> Tensor:
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    if info.any():
+        raise ArithmeticError("the matrix is not positive definite")
+    return factor
 
 
 def _inverse_of_triangular(factor: Tensor) -> Tensor:
