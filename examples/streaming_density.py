@@ -1,8 +1,8 @@
 """Stream, shard, forget: the density is its moments.
 
 A density is fitted in four ways that all give the same result: at once, batch by batch, from two shards merged, and
-with samples added by mistake and forgotten again. Nothing but counts, means and scatter matrices is kept, so the memory does
-not grow with the data, and a fit on many machines is one merge away from a fit on one.
+with samples added by mistake and forgotten again. Nothing but counts, means and scatter matrices is kept, so the memory
+does not grow with the data, and a fit on many machines is one merge away from a fit on one.
 
     python examples/streaming_density.py
 """
