@@ -123,9 +123,11 @@ class ClassMoments:
 
     def _combine(self, z: Tensor, y: Tensor, sign: int) -> None:
         for label, rows in split_by_class(z.to(self.device, torch.float64), y.to(self.device)):
-            samples = _Samples.of(rows)
-            bridge = self._absorb(label, samples, sign)
-            self.form.add(self.scatter, label, torch.cat([rows - samples.mean, bridge[None]]), sign)
+            mean = rows.mean(0)
+            centred = torch.empty(len(rows) + 1, self.dim, dtype=torch.float64, device=self.device)
+            torch.sub(rows, mean, out=centred[:-1])
+            centred[-1] = self._absorb(label, _Samples.of(mean, centred[:-1], quartic=self.quarts is not None), sign)
+            self.form.add(self.scatter, label, centred, sign)
 
     def _absorb(self, label: int, samples: "_Samples", sign: int) -> Tensor:
         """Updates everything but the scatter; returns the row √(n m / (n + m)) δ that the scatter still needs.
@@ -160,11 +162,12 @@ class _Samples:
     scatter_times: Callable[[Tensor], Tensor]
 
     @classmethod
-    def of(cls, rows: Tensor) -> "_Samples":
-        mean = rows.mean(0)
-        x = rows - mean
-        norm = x.square().sum(1)
-        return cls(len(rows), mean, x.square().sum(0), norm @ x, norm @ norm, lambda v: x.T @ (x @ v))
+    def of(cls, mean: Tensor, centred: Tensor, quartic: bool) -> "_Samples":
+        nothing = mean.new_zeros(())
+        norm = centred.square().sum(1) if quartic else nothing
+        cubes, quarts = (norm @ centred, norm @ norm) if quartic else (nothing, nothing)
+        squares = torch.linalg.vector_norm(centred, dim=0).square()
+        return cls(len(centred), mean, squares, cubes, quarts, lambda v: centred.T @ (centred @ v))
 
     @classmethod
     def behind(cls, moments: ClassMoments, label: int) -> "_Samples":
