@@ -1,6 +1,6 @@
 # `make demo` and `make test` set up everything they need in .venv; nothing outside this folder is touched.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format benchmark pins clean
+.PHONY: help demo test check format benchmark readme pins clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -28,6 +28,9 @@ format: $(READY)  ## Rewrite the code as `make check` wants it
 
 benchmark: $(READY)  ## Speed as ratios against a peer in the same run
 	$(BIN)/python -m benchmarks
+
+readme: $(READY)  ## Renew the README's output, numbers and picture from a run of the demo
+	$(BIN)/python scripts/readme.py
 
 pins: $(READY)  ## Renew the pinned versions in requirements.txt
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
