@@ -1,0 +1,35 @@
+"""All commands together."""
+
+from typing import Annotated
+
+import typer
+
+from ddu._version import __version__
+from ddu.cli.demo import demo
+
+app = typer.Typer(
+    name="ddu",
+    help="Know what a classifier does not know, in one forward pass.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"ddu {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command()(demo)

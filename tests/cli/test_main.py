@@ -1,0 +1,107 @@
+"""The command line as a user meets it; what depends on a fresh interpreter runs in one."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import ddu
+from ddu.cli import main
+
+RUN = "import sys; sys.argv[0] = 'ddu'; from ddu.cli import main; main()"
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(monkeypatch, capsys) -> Command:
+    """Runs `ddu` with arguments: exit code, standard output, standard error."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["ddu", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert isinstance(end.value.code, int)
+        return end.value.code, *capsys.readouterr()
+
+    return run
+
+
+def fresh_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120)
+
+
+def test_the_version_is_printed(command):
+    assert command("--version") == (0, f"ddu {ddu.__version__}\n", "")
+
+
+def test_help_lists_the_commands(command):
+    code, printed, _ = command("--help")
+    assert code == 0
+    assert "demo  Train, fit, calibrate and judge: the whole method in about a minute." in printed
+
+
+def test_help_of_the_demo_has_its_options_and_an_example(command):
+    code, printed, _ = command("demo", "--help")
+    assert code == 0
+    for words in ("--output", "-o", "--seed", "--epochs", "ddu demo --seed 1 --output runs/demo1"):
+        assert words in printed
+
+
+def test_a_known_error_is_one_line_and_no_traceback(command, tmp_path):
+    (tmp_path / "demo").touch()
+    code, _, complaint = command("demo", "--output", str(tmp_path / "demo"))
+    assert code == 1
+    assert complaint == f"{tmp_path}/demo is a file, and the demo writes a folder. Choose another with --output.\n"
+
+
+def test_an_option_that_is_no_number_is_refused(command):
+    code, _, complaint = command("demo", "--seed", "seven")
+    assert code == 2
+    assert "Invalid value for '--seed'" in complaint
+
+
+def test_importing_the_command_line_loads_no_optional_dependency():
+    heavy = ["matplotlib", "sklearn", "jinja2", "PIL", "typer", "rich"]
+    done = fresh_python(f"import sys, ddu, ddu.cli; print([name for name in {heavy} if name in sys.modules])")
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_a_missing_command_line_extra_is_named():
+    done = fresh_python("import sys; sys.modules['typer'] = None; " + RUN, "demo")
+    assert done.returncode == 1
+    assert done.stderr == "The ddu command needs the 'cli' extra: pip install 'ddu[cli]'.\n"
+
+
+def test_a_missing_demo_extra_is_named(tmp_path: Path):
+    done = fresh_python("import sys; sys.modules['sklearn'] = None; " + RUN, "demo", "-o", str(tmp_path / "demo"))
+    assert done.returncode == 1
+    assert done.stderr == "ddu demo needs the 'demo' extra: pip install 'ddu[demo]'.\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_control_c_ends_the_demo_with_a_word_and_without_files(tmp_path: Path):
+    output = tmp_path / "demo"
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, "demo", "--output", str(output)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"NO_COLOR": "1"},
+    )
+    deadline = time.monotonic() + 100
+    while not output.exists() and time.monotonic() < deadline:  # it is made when the work begins
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, complaint = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert complaint.endswith("Interrupted.\n")
+    assert "Traceback" not in complaint
+    assert list(tmp_path.iterdir()) == []
