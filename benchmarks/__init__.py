@@ -1,1 +1,1 @@
-"""Speed as ratios against a peer in the same run: `python -m benchmarks`, or one file, `python -m benchmarks.density`."""
+"""Speed as ratios against a peer in the same run: `python -m benchmarks`, or a file of it, `-m benchmarks.density`."""

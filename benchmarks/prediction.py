@@ -19,9 +19,8 @@ def run() -> Iterator[Ratio]:
     model = torchvision.models.resnet18(weights=None, num_classes=10).eval()
     detector = ddu.DDU(model, density=ddu.GaussianDensity("full"))
     images = torch.randn(64, 3, 96, 96)
-    # Ten samples for each feature, so that the whole covariance is there to be scored
-    features, labels = torch.randn(5120, 512), torch.arange(5120) % 10
-    detector.fit_features(features, labels).calibrate([(torch.randn(128, 3, 32, 32), torch.arange(128) % 10)])
+    features, labels = torch.randn(6000, 512), torch.arange(6000) % 10
+    detector.fit_features(features, labels)
 
     def plain() -> torch.Tensor:
         with torch.no_grad():

@@ -51,9 +51,11 @@ def save_artifact(folder: str | os.PathLike[str], content: dict[str, Any], tenso
     manifest["sha256"] = _manifest_digest(manifest)
     _write(folder / name, data)
     _write(folder / MANIFEST, json.dumps(manifest, indent=2).encode())
-    for old in folder.glob("tensors-*.safetensors"):
-        if old.name != name:
-            old.unlink()
+    # Older tensors, and what a process that was killed while saving left behind
+    for pattern in ("tensors-*.safetensors", ".tensors-*.tmp", f".{MANIFEST}.*.tmp"):
+        for old in folder.glob(pattern):
+            if old.name != name:
+                old.unlink(missing_ok=True)
 
 
 def load_artifact(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ddu.errors import CalibrationWarning, InputError
 
-# Inverse temperatures outside this range mean that the data does not determine one
+# Inverse temperatures outside this range, for logits of unit spread, mean that the data does not determine one
 _LOWEST, _HIGHEST = 1e-4, 1e4
 
 
@@ -27,6 +27,9 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     3.64095690...
     """
     logits = logits.double()
+    # In units of their spread, so that the range searched follows the logits
+    spread = float((logits.amax(1) - logits.amin(1)).mean()) or 1.0
+    logits = logits / spread
     right = logits.gather(1, labels[:, None]).squeeze(1)
 
     def slope_and_curvature(beta: float) -> tuple[float, float]:
@@ -53,7 +56,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
         if abs(newton - beta) <= 1e-14 * beta:
             break
         beta = newton if low < newton < high else math.sqrt(low * high)
-    return 1 / beta
+    return spread / beta
 
 
 def conformal_threshold(log_density: Tensor, false_alarm_rate: float) -> float:

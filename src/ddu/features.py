@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
@@ -279,7 +280,8 @@ def _capture(model: nn.Module, site: _Site, inputs: Any) -> tuple[Tensor, Tensor
         if threading.get_ident() == thread:
             seen.append(_pooled(value, f"The {site.kind} of the {shown}"))
 
-    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    # Another thread may meet the hook before torch has noted that it takes keyword arguments
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] = MappingProxyType({})) -> None:
         keep(next(chain(args, kwargs.values()), None))
 
     def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:

@@ -54,6 +54,8 @@ def expected_calibration_error(probs: Tensor, labels: Tensor, bins: int = 15) ->
     """
     confidence, predicted = probs.double().max(1)
     correct = (predicted == labels).double()
-    index = (confidence * bins).ceil().long().clamp(1, bins) - 1
+    # Compared with the edges themselves: confidence × bins may round across one
+    edges = torch.arange(1, bins, dtype=torch.float64, device=probs.device) / bins
+    index = torch.searchsorted(edges, confidence)
     gap = torch.zeros(bins, dtype=torch.float64, device=probs.device).index_add_(0, index, correct - confidence)
     return float(gap.abs().sum() / len(labels))

@@ -1,5 +1,7 @@
 """The covariance models: from moments and shrinkage coefficients to something that scores."""
 
+from contextlib import suppress
+from functools import partial
 from typing import Literal, get_args
 
 import torch
@@ -9,12 +11,15 @@ from ddu.density._moments import ClassMoments
 from ddu.density._scatter import FullScatter, NoScatter, PooledScatter, ScatterForm, SketchedScatter
 from ddu.density._scorers import DiagonalScorer, FullScorer, LowRankScorer, Scorer, SharedScorer
 from ddu.density._shrinkage import Blend, ScatterSummary
+from ddu.errors import FeatureError
 
 Covariance = Literal["full", "shared", "diagonal", "low_rank"]
 COVARIANCES: tuple[str, ...] = get_args(Covariance)
 
-# A sketch of 4 r columns finds r directions to well below the noise of estimating them.
-SKETCH_OVERSAMPLING = 4
+
+def sketch_size(rank: int) -> int:
+    """Columns of the sketch for `rank` directions; of a slowly falling spectrum the last few come out some % low."""
+    return 2 * rank + 8
 
 
 def scatter_form(covariance: Covariance, dim: int, rank: int, pca: bool) -> ScatterForm:
@@ -25,11 +30,13 @@ def scatter_form(covariance: Covariance, dim: int, rank: int, pca: bool) -> Scat
         return FullScatter()
     if covariance == "diagonal":
         return NoScatter()
-    return SketchedScatter.of_size(dim, SKETCH_OVERSAMPLING * rank)
+    return SketchedScatter.of_size(dim, sketch_size(rank))
 
 
-def summarise(moments: ClassMoments) -> tuple[ScatterSummary, ScatterSummary]:
+def summarise(covariance: Covariance, moments: ClassMoments) -> tuple[ScatterSummary, ScatterSummary]:
     """The numbers that shrinkage needs, of the classes' scatter and of the pooled scatter."""
+    # PCA keeps whole matrices, whatever a diagonal covariance needs of them
+    form = NoScatter() if covariance == "diagonal" else moments.form
     trace = moments.squares.sum(1)
     freedom = (moments.count.sum() - moments.num_classes).clamp(min=1)[None]
     pooled_scatter = moments.scatter.sum(0, keepdim=True)
@@ -37,14 +44,14 @@ def summarise(moments: ClassMoments) -> tuple[ScatterSummary, ScatterSummary]:
     classes = ScatterSummary(
         moments.count,
         trace,
-        _squared_norm(moments.form, moments.scatter, moments.squares),
+        partial(_squared_norm, form, moments.scatter, moments.squares),
         moments.quarts,
         moments.dim,
     )
     pooled = ScatterSummary(
         freedom,
         trace.sum()[None],
-        _squared_norm(moments.form, pooled_scatter, pooled_squares),
+        partial(_squared_norm, form, pooled_scatter, pooled_squares),
         None,
         moments.dim,
     )
@@ -53,6 +60,18 @@ def summarise(moments: ClassMoments) -> tuple[ScatterSummary, ScatterSummary]:
 
 def make_scorer(covariance: Covariance, moments: ClassMoments, blend: Blend, log_prior: Tensor, rank: int) -> Scorer:
     """Factorises the covariances once, for scoring."""
+    with suppress(ArithmeticError):
+        scorer = _factorised(covariance, moments, blend, log_prior, rank)
+        if torch.isfinite(scorer.log_norm).all():
+            return scorer
+    raise FeatureError(
+        f"A covariance of {moments.dim} features is singular, from {int(moments.count.min())} samples in class "
+        f"{int(moments.count.argmin())}, the smallest: some direction has no variance. Use shrinkage='auto', or a "
+        "regularization above 0."
+    )
+
+
+def _factorised(covariance: Covariance, moments: ClassMoments, blend: Blend, log_prior: Tensor, rank: int) -> Scorer:
     mean = moments.mean
     if covariance == "diagonal":
         return DiagonalScorer(log_prior, mean, _mix(blend, moments.squares) + blend.ridge[:, None])
@@ -80,29 +99,48 @@ def dense_covariances(covariance: Covariance, moments: ClassMoments, blend: Blen
 
 def _low_rank(moments: ClassMoments, blend: Blend, rank: int) -> tuple[Tensor, Tensor, Tensor]:
     """Principal directions, their variances, and the variance of each remaining direction."""
-    directions, variances = principal_directions(moments.form, _mix(blend, moments.scatter), rank)
+    pooled = moments.scatter.sum(0)
+    directions = moments.mean.new_zeros(moments.num_classes, moments.dim, min(rank, moments.dim))
+    variances = directions.new_zeros(directions.shape[::2])
+    # One class at a time: the sketches of a thousand classes are large
+    for label, (own, common) in enumerate(zip(blend.own, blend.pooled, strict=True)):
+        vectors, values = principal_directions(moments.form, own * moments.scatter[label] + common * pooled, rank)
+        directions[label, :, : len(values)] = vectors
+        variances[label, : len(values)] = values
     total = _mix(blend, moments.squares).sum(1)
-    rest = (total - variances.sum(1)).clamp(min=0) / max(moments.dim - variances.shape[1], 1)
+    found = variances > 0
+    rest = total - variances.sum(1)
+    # Where the principal directions explain everything, the difference is rounding
+    rest = torch.where(rest > 1e-12 * total, rest, 0.0) / (moments.dim - found.sum(1)).clamp(min=1)
+    if variances.shape[1] == moments.dim:
+        rest = total / moments.dim  # of no direction: any scale will do
+    # Where a class has fewer directions than `rank`, the missing ones are zero vectors that belong to the rest
+    variances = torch.where(found, variances, rest[:, None])
     return directions, variances + blend.ridge[:, None], rest + blend.ridge
 
 
 def principal_directions(form: ScatterForm, scatter: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """The leading `rank` eigenvectors (class, feature, rank) and eigenvalues (class, rank) of what a form keeps.
+    """The leading eigenvectors (feature, direction) and eigenvalues (direction,) of one scatter matrix, at most `rank`.
 
     Of a sketch Y = SΩ they are those of Nyström's approximation Y (ΩᵀY)⁺ Yᵀ, which equals S where its rank allows.
     """
-    if isinstance(form, FullScatter):
-        values, vectors = torch.linalg.eigh(scatter)
-        return vectors[..., -rank:].flip(-1), values[..., -rank:].flip(-1).clamp(min=0)
-    assert isinstance(form, SketchedScatter)
-    core = form.test_matrix.to(scatter.device).T @ scatter
-    values, vectors = torch.linalg.eigh((core + core.mT) / 2)
-    # Directions that rounding alone gave a positive eigenvalue are left out
-    genuine = values > values[..., -1:] * 1e-12
-    root = torch.where(genuine, values, torch.inf).rsqrt()
-    factor = scatter @ (vectors * root[..., None, :])
-    left, singular, _ = torch.linalg.svd(factor, full_matrices=False)
-    return left[..., :rank], singular[..., :rank].square()
+    if isinstance(form, SketchedScatter):
+        core = form.test_matrix.to(scatter.device).T @ scatter
+        values, vectors = _positive_eigenpairs((core + core.T) / 2)
+        factor = scatter @ (vectors * values.rsqrt())
+        # S = F Fᵀ has the eigenvalues of Fᵀ F
+        values, vectors = _positive_eigenpairs(factor.T @ factor)
+        vectors = factor @ (vectors * values.rsqrt())
+    else:
+        values, vectors = _positive_eigenpairs(scatter)
+    return vectors[:, :rank], values[:rank]
+
+
+def _positive_eigenpairs(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, largest first, and eigenvectors, without those that are positive by rounding alone."""
+    values, vectors = torch.linalg.eigh(matrix)
+    genuine = values > values[-1:] * len(matrix) * torch.finfo(matrix.dtype).eps
+    return values[genuine].flip(0), vectors[:, genuine].flip(1)
 
 
 def _mix(blend: Blend, kept: Tensor) -> Tensor:
@@ -116,7 +154,12 @@ def _squared_norm(form: ScatterForm, scatter: Tensor, squares: Tensor) -> Tensor
     if isinstance(form, NoScatter):
         return squares.square().sum(1)
     if isinstance(form, SketchedScatter):
-        values = principal_directions(form, scatter, scatter.shape[-1])[1]
-        rest = (squares.sum(1) - values.sum(1)).clamp(min=0)
-        return values.square().sum(1) + rest.square() / max(squares.shape[1] - values.shape[1], 1)
+        return torch.stack([_sketched_norm(form, *pair) for pair in zip(scatter, squares, strict=True)])
     return scatter.square().sum((1, 2))
+
+
+def _sketched_norm(form: SketchedScatter, scatter: Tensor, squares: Tensor) -> Tensor:
+    """|S|² with what the sketch does not show spread evenly."""
+    _, values = principal_directions(form, scatter, scatter.shape[1])
+    rest = (squares.sum() - values.sum()).clamp(min=0)
+    return values.square().sum() + rest.square() / max(len(squares) - len(values), 1)

@@ -4,12 +4,12 @@ import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from ddu.density._checks import Array, check_counts, check_features, check_labels
+from ddu.density._checks import Array, ArrayT, check_counts, check_features, check_labels
 from ddu.density._covariance import (
     COVARIANCES,
     Covariance,
@@ -31,6 +31,8 @@ from ddu.errors import (
     NotFittedError,
     NotSupportedError,
 )
+
+# Tensors are scored as tensors, arrays as arrays
 
 # Rows handled at a time, so that temporary memory does not grow with the number of samples
 _CHUNK = 8192
@@ -56,7 +58,8 @@ class GaussianDensity:
         normalize: Scale every feature vector to unit length first.
         standardize: Scale every feature to unit variance first.
         pca: Project to this many principal components first, or to those that explain this share of the variance.
-        background: Also fit one Gaussian to all samples, whatever their class, for `relative_log_density`.
+        background: Also fit one Gaussian to all samples, whatever their class, for `relative_log_density`. Far out the
+            wider Gaussian rules that ratio: use it with covariance="shared", where the background is the wider one.
         num_classes: How many classes there are; by default as many as the largest label says.
 
     Attributes:
@@ -121,6 +124,8 @@ class GaussianDensity:
             y: Labels, (sample,), integers from 0.
         """
         fresh = GaussianDensity(**self.get_params()).update(z, y)
+        if not fresh.is_fitted:
+            raise FeatureError("There are 0 samples to fit to: every class needs at least 2.")
         fresh.prepare()
         self._moments, self._cache = fresh._moments, fresh._cache
         return self
@@ -133,19 +138,25 @@ class GaussianDensity:
         if len(labels):
             moments = self._room_for(int(labels.max()) + 1, features.shape[1], features.device)
             for rows, targets in zip(features.split(_CHUNK), labels.split(_CHUNK), strict=True):
-                moments.add(self._unit_length(rows), targets)
+                moments.add(self._unit_length(rows.to(moments.device, torch.float64)), targets)
             self._cache = {}
         return self
 
     def downdate(self, z: Array, y: Array) -> "GaussianDensity":
         """Forgets samples that were seen before, as if they never had been."""
         moments = self.moments_
-        features = self._unit_length(check_features(z, dim=moments.dim))
-        labels = check_labels(y, samples=len(features), num_classes=moments.num_classes)
-        for label, rows in split_by_class(features.double(), labels.to(features.device)):
+        features = check_features(z, dim=moments.dim)
+        labels = check_labels(y, samples=len(features), num_classes=moments.num_classes).to(moments.device)
+        features = self._unit_length(features.to(moments.device, torch.float64))
+        for label, rows in split_by_class(features, labels):
             _check_removable(moments, label, rows)
         for rows, targets in zip(features.split(_CHUNK), labels.split(_CHUNK), strict=True):
             moments.remove(rows, targets)
+        seen = moments.count.nonzero()
+        if not len(seen):
+            self._moments = None
+        elif self.num_classes is None:
+            moments.resize(int(seen[-1]) + 1)
         self._cache = {}
         return self
 
@@ -174,24 +185,24 @@ class GaussianDensity:
 
     # Scoring
 
-    def log_density(self, z: Array) -> Array:
+    def log_density(self, z: ArrayT) -> ArrayT:
         """log q(z) = log Σ_c π_c N(z; μ_c, Σ_c), (sample,)."""
         return self._score(z, _Factors.log_density)
 
-    def class_log_density(self, z: Array) -> Array:
+    def class_log_density(self, z: ArrayT) -> ArrayT:
         """log N(z; μ_c, Σ_c), (sample, class)."""
         return self._score(z, _Factors.class_log_density)
 
-    def posterior(self, z: Array) -> Array:
+    def posterior(self, z: ArrayT) -> ArrayT:
         """p(c | z) ∝ π_c N(z; μ_c, Σ_c), (sample, class)."""
         return self._score(z, _Factors.posterior)
 
-    def background_log_density(self, z: Array) -> Array:
+    def background_log_density(self, z: ArrayT) -> ArrayT:
         """log q₀(z) of the single Gaussian fitted to all samples, (sample,)."""
         self._need_background()
         return self._score(z, _Factors.background_log_density)
 
-    def relative_log_density(self, z: Array) -> Array:
+    def relative_log_density(self, z: ArrayT) -> ArrayT:
         """log q(z) - log q₀(z), (sample,): low for what no class explains better than the data at large does."""
         self._need_background()
         return self._score(z, _Factors.relative_log_density)
@@ -271,7 +282,11 @@ class GaussianDensity:
         return self._moments
 
     def _unit_length(self, z: Tensor) -> Tensor:
-        return torch.nn.functional.normalize(z, dim=1) if self.normalize else z
+        if not self.normalize:
+            return z
+        # By the largest entry first: in single precision the squares of large features overflow
+        largest = z.abs().amax(1, keepdim=True)
+        return torch.nn.functional.normalize(z / torch.where(largest > 0, largest, 1.0), dim=1)
 
     def _need_background(self) -> None:
         if not self.background:
@@ -279,12 +294,17 @@ class GaussianDensity:
                 "This GaussianDensity has no background density. Make it with GaussianDensity(background=True)."
             )
 
-    def _score(self, z: Array, method: "Callable[[_Factors, Tensor], Tensor]") -> Array:
+    def _score(self, z: ArrayT, method: "Callable[[_Factors, Tensor], Tensor]") -> ArrayT:
         features = check_features(z, dim=self.moments_.dim)
         factors = self._factors(features.dtype, features.device)
         with torch.no_grad():
             scores = torch.cat([method(factors, self._unit_length(rows)) for rows in features.split(_CHUNK)])
-        return scores if isinstance(z, Tensor) else scores.numpy()
+        if features.dtype == torch.float32 and not torch.isfinite(scores).all():
+            # Squared distances beyond single precision: as far down as it goes, rather than -inf and NaN
+            limit = torch.finfo(torch.float32).max
+            exact = self._score(features.to(self.moments_.device, torch.float64), method)
+            scores = torch.as_tensor(exact).clamp(-limit, limit).to(scores)
+        return cast(ArrayT, scores if isinstance(z, Tensor) else scores.numpy())
 
     def _factors(self, dtype: torch.dtype = torch.float64, device: torch.device | None = None) -> "_Factors":
         """The factors for scoring, worked out in float64 once and then cast where they are needed."""
@@ -342,7 +362,7 @@ def _factorise(density: GaussianDensity) -> _Factors:
 
     def scorer_for(covariance: Covariance, moments: ClassMoments, log_prior: Tensor) -> tuple[Scorer, Blend]:
         coefficients = blend(
-            *summarise(moments),
+            *summarise(covariance, moments),
             density.shrinkage,
             shared=covariance == "shared",
             prior_samples={"diagonal": 1, "low_rank": density.rank}.get(covariance, moments.dim),
@@ -419,5 +439,5 @@ def _warn_of_few_samples(density: GaussianDensity, moments: ClassMoments) -> Non
         f"features ({moments.dim}): {named}{', ...' if len(few) > 5 else ''}. {consequence}. For a sharper density "
         f"give each class more than {moments.dim} samples, or use covariance='shared', 'low_rank' or pca=.",
         FewSamplesWarning,
-        stacklevel=5,
+        stacklevel=6,
     )

@@ -69,13 +69,20 @@ class ClassMoments:
     def remove(self, z: Tensor, y: Tensor) -> None:
         """Takes samples away that were added before."""
         self._combine(z, y, sign=-1)
+        # What is left where nothing is left is rounding
+        self.squares.clamp_(min=0)
+        empty = self.count == 0
+        for name, tensor in self.tensors().items():
+            if name != "scatter" or len(tensor) == self.num_classes:
+                tensor[empty] = 0
 
     def merge(self, other: "ClassMoments") -> None:
         """Adds the samples that other moments of the same form have seen."""
         for label in torch.nonzero(other.count).flatten().tolist():
             bridge = self._absorb(label, _Samples.behind(other, label), sign=1)
             self.form.add(self.scatter, label, bridge[None], sign=1)
-        self.scatter += other.scatter
+        # Either may know fewer classes than the other; a pooled scatter has one entry whatever they are
+        self.scatter[: len(other.scatter)] += other.scatter
 
     def total(self) -> "ClassMoments":
         """The moments of all samples as one class: the scatter within the classes plus that of their means."""
@@ -94,11 +101,14 @@ class ClassMoments:
         return total
 
     def resize(self, num_classes: int) -> None:
-        """Makes room for more classes."""
-        grown = ClassMoments(self.form, num_classes, self.dim, quartic=self.quarts is not None, device=self.device)
-        for name, tensor in self.tensors().items():
-            getattr(grown, name)[: len(tensor)] = tensor
-        self.__dict__.update(grown.__dict__)
+        """Makes room for more classes, or drops the last ones where they are empty."""
+        if num_classes == self.num_classes:
+            return
+        resized = ClassMoments(self.form, num_classes, self.dim, quartic=self.quarts is not None, device=self.device)
+        for name, tensor in resized.tensors().items():
+            kept = getattr(self, name)[: len(tensor)]
+            tensor[: len(kept)] = kept
+        self.__dict__.update(resized.__dict__)
 
     def to(self, device: torch.device | str) -> "ClassMoments":
         """The same moments on another device."""
@@ -113,9 +123,11 @@ class ClassMoments:
 
     def _combine(self, z: Tensor, y: Tensor, sign: int) -> None:
         for label, rows in split_by_class(z.to(self.device, torch.float64), y.to(self.device)):
-            samples = _Samples.of(rows)
-            bridge = self._absorb(label, samples, sign)
-            self.form.add(self.scatter, label, torch.cat([rows - samples.mean, bridge[None]]), sign)
+            mean = rows.mean(0)
+            centred = torch.empty(len(rows) + 1, self.dim, dtype=torch.float64, device=self.device)
+            torch.sub(rows, mean, out=centred[:-1])
+            centred[-1] = self._absorb(label, _Samples.of(mean, centred[:-1], quartic=self.quarts is not None), sign)
+            self.form.add(self.scatter, label, centred, sign)
 
     def _absorb(self, label: int, samples: "_Samples", sign: int) -> Tensor:
         """Updates everything but the scatter; returns the row √(n m / (n + m)) δ that the scatter still needs.
@@ -150,11 +162,12 @@ class _Samples:
     scatter_times: Callable[[Tensor], Tensor]
 
     @classmethod
-    def of(cls, rows: Tensor) -> "_Samples":
-        mean = rows.mean(0)
-        x = rows - mean
-        norm = x.square().sum(1)
-        return cls(len(rows), mean, x.square().sum(0), norm @ x, norm @ norm, lambda v: x.T @ (x @ v))
+    def of(cls, mean: Tensor, centred: Tensor, quartic: bool) -> "_Samples":
+        nothing = mean.new_zeros(())
+        norm = centred.square().sum(1) if quartic else nothing
+        cubes, quarts = (norm @ centred, norm @ norm) if quartic else (nothing, nothing)
+        squares = torch.linalg.vector_norm(centred, dim=0).square()
+        return cls(len(centred), mean, squares, cubes, quarts, lambda v: centred.T @ (centred @ v))
 
     @classmethod
     def behind(cls, moments: ClassMoments, label: int) -> "_Samples":

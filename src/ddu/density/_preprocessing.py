@@ -56,8 +56,9 @@ def fit_affine_map(moments: ClassMoments, *, standardize: bool, pca: int | float
     scale = torch.ones_like(total.squares[0])
     if standardize:
         variance = total.squares[0] / (total.count[0] - 1)
-        # A feature that never varied keeps the others' typical scale, or rounding would blow it up
-        scale = torch.where(variance > 0, variance, variance.mean()).rsqrt()
+        # A feature that never varied, but for rounding, keeps the others' typical scale: its own would blow that up
+        varied = variance > (1e-12 * total.mean[0]).square()
+        scale = torch.where(varied, variance, variance.mean()).rsqrt()
     basis = None
     if pca is not None:
         values, vectors = torch.linalg.eigh(total.scatter[0] * scale * scale[:, None])

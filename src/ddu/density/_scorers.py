@@ -12,6 +12,9 @@ from torch import Tensor, nn
 
 LOG_2PI = math.log(2 * math.pi)
 
+# Whitened coordinates that decide which classes are worth the rest
+_BOUND_ROWS = 64
+
 
 class Scorer(nn.Module, ABC):
     """Scores points under all classes."""
@@ -65,7 +68,7 @@ class SharedScorer(Scorer):
     mean: Tensor
 
     def __init__(self, log_prior: Tensor, mean: Tensor, covariance: Tensor):
-        factor = torch.linalg.cholesky(covariance)
+        factor = _cholesky(covariance)
         whitening = _inverse_of_triangular(factor)
         centre = mean.mean(0)
         log_norm = -factor.diagonal().log().sum() - 0.5 * mean.shape[1] * LOG_2PI
@@ -140,7 +143,7 @@ class FullScorer(Scorer):
         whitening = torch.empty_like(covariance)
         log_norm = torch.empty_like(log_prior)
         for label, sigma in enumerate(covariance):
-            factor = torch.linalg.cholesky(basis @ sigma @ basis.T)
+            factor = _cholesky(basis @ sigma @ basis.T)
             whitening[label] = _inverse_of_triangular(factor)
             log_norm[label] = log_det_basis - factor.diagonal().log().sum() - 0.5 * mean.shape[1] * LOG_2PI
         super().__init__(
@@ -157,13 +160,12 @@ class FullScorer(Scorer):
 
     def log_density(self, z: Tensor) -> Tensor:
         num_classes, dim = self.mean.shape
-        rows = min(dim, max(32, num_classes))
         x = (z - self.centre) @ self.basis.T
         offset = self.log_norm + self.log_prior
-        if rows * 2 > dim or num_classes < 3:
+        if dim < 2 * _BOUND_ROWS or num_classes < 3:
             return torch.logsumexp(offset - 0.5 * self._distances(x), dim=1)
 
-        bound = offset - 0.5 * self._distances(x, rows)  # above the true value
+        bound = offset - 0.5 * self._distances(x, _BOUND_ROWS)  # above the true value
         joint = torch.full_like(bound, -math.inf)
         likeliest = torch.nn.functional.one_hot(bound.argmax(1), num_classes).bool()
         self._fill(joint, x, offset, likeliest)
@@ -189,11 +191,18 @@ class FullScorer(Scorer):
 def _discriminant_basis(mean: Tensor, covariance: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """A and log |det A| with A P Aᵀ = I for the pooled covariance P, and A B Aᵀ diagonal, descending, for the means."""
     pooled = torch.tensordot(weight, covariance, dims=1)
-    factor = torch.linalg.cholesky(pooled)
+    factor = _cholesky(pooled)
     white_mean = torch.linalg.solve_triangular(factor, mean.T, upper=False) * weight.sqrt()
     rotation = torch.linalg.svd(white_mean, full_matrices=True).U
     basis = torch.linalg.solve_triangular(factor.T, rotation, upper=True).T
     return basis, -factor.diagonal().log().sum()
+
+
+def _cholesky(matrix: Tensor) -> Tensor:
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    if info.any():
+        raise ArithmeticError("the matrix is not positive definite")
+    return factor
 
 
 def _inverse_of_triangular(factor: Tensor) -> Tensor:

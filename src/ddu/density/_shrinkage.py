@@ -7,6 +7,7 @@ Whatever the covariance model, the covariance of class c becomes
 with S the scatter matrices. This file finds the three coefficients.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,7 +25,7 @@ class ScatterSummary:
 
     count: Tensor  # samples behind each, (class,)
     trace: Tensor  # tr S, (class,)
-    norm: Tensor  # |S|² in the Frobenius norm, (class,)
+    norm: Callable[[], Tensor]  # |S|² in the Frobenius norm, (class,); a function, for it may be costly and not needed
     quarts: Tensor | None  # Σ |x|⁴ of the centred samples, (class,); for Ledoit-Wolf
     dim: int
 
@@ -47,7 +48,7 @@ class Blend:
 
 def oas(summary: ScatterSummary) -> Tensor:
     """Oracle approximating shrinkage towards the mean variance (Chen, Wiesel, Eldar and Hero, 2010)."""
-    size, mean = summary.norm / summary.dim**2, summary.trace / summary.dim
+    size, mean = summary.norm() / summary.dim**2, summary.trace / summary.dim
     numerator = size + mean.square()
     denominator = (summary.count + 1) * (size - mean.square() / summary.dim)
     return torch.where(denominator > 0, (numerator / denominator).clamp(max=1.0), 1.0)
@@ -57,8 +58,9 @@ def ledoit_wolf(summary: ScatterSummary) -> Tensor:
     """The optimal linear shrinkage towards the mean variance (Ledoit and Wolf, 2004)."""
     assert summary.quarts is not None
     # E|S/n - Σ|² estimated from the samples' own spread, over the distance of S/n to the mean variance
-    variance = (summary.quarts - summary.norm / summary.count) / summary.count**2
-    distance = (summary.norm - summary.trace.square() / summary.dim) / summary.count**2
+    norm = summary.norm()
+    variance = (summary.quarts - norm / summary.count) / summary.count**2
+    distance = (norm - summary.trace.square() / summary.dim) / summary.count**2
     return torch.where(distance > 0, (variance / distance).clamp(0.0, 1.0), 1.0)
 
 

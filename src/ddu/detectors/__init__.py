@@ -29,4 +29,9 @@ def load(
     name = content.get("detector")
     if name not in _BY_NAME:
         raise ArtifactError(f"{folder} holds a detector {name!r}, and this ddu knows {', '.join(_BY_NAME)}.")
-    return _BY_NAME[name].restore(content, tensors, model, features=features, strict=strict)
+    try:
+        return _BY_NAME[name].restore(content, tensors, model, features=features, strict=strict)
+    except (KeyError, TypeError) as error:
+        raise ArtifactError(
+            f"{folder} does not hold what a {name} detector needs ({error!r}): save it again."
+        ) from error

@@ -13,7 +13,7 @@ from ddu.artifacts import model_fingerprint, save_artifact
 from ddu.calibration import conformal_threshold, entropy_threshold, fit_temperature, training_quantile
 from ddu.density import GaussianDensity, check_labels
 from ddu.errors import ArtifactError, DDUWarning, InputError, NotFittedError
-from ddu.features import FeatureBatch, FeatureSource, FeatureTap, extract
+from ddu.features import FeatureBatch, FeatureSource, FeatureTap, extract, unwrapped
 from ddu.measures import entropy
 from ddu.types import Prediction, Verdict
 
@@ -45,8 +45,11 @@ class DDU:
 
     Example:
         >>> x, y = torch.randn(400, 2), torch.arange(400) % 2
-        >>> x[y == 1] += 4
-        >>> model = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 2))
+        >>> x[:, 0] += 2 * y  # two blobs that overlap
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(2, 2))
+        >>> weights = {"1.weight": torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), "1.bias": torch.tensor([2.0, -2.0])}
+        >>> model.load_state_dict(weights)  # as good as trained
+        <All keys matched successfully>
         >>> detector = DDU(model).fit([(x[:200], y[:200])]).calibrate([(x[200:], y[200:])], false_alarm_rate=0.05)
         >>> detector.predict(torch.tensor([[50.0, -50.0]])).verdict[0]
         <Verdict.OUT_OF_DISTRIBUTION: 'out_of_distribution'>
@@ -129,10 +132,12 @@ class DDU:
         logits, log_density, labels = (torch.cat(column) for column in zip(*rows, strict=True))
         _check_calibration_data(logits, labels)
         density_threshold = rules[threshold](log_density, false_alarm_rate)
-        self.temperature = fit_temperature(logits, labels)
+        temperature = fit_temperature(logits, labels)
+        # Nothing above has changed the detector: if it fails, the earlier calibration stands
+        self.temperature = temperature
         self.density_threshold = density_threshold
-        self.entropy_threshold = entropy_threshold(entropy(logits / self.temperature), logits.argmax(1) == labels)
-        self.false_alarm_rate = false_alarm_rate
+        self.entropy_threshold = entropy_threshold(entropy(logits / temperature), logits.argmax(1) == labels)
+        self.false_alarm_rate = float(false_alarm_rate)
         return self
 
     def predict(self, x: Any) -> Prediction:
@@ -161,7 +166,7 @@ class DDU:
         self._need_fit()
         content = {
             "detector": self.name,
-            "features": self.tap.describe() if self.tap.is_located else None,
+            "features": _place(self.tap),
             "feature_width": self.density.moments_.dim,
             "num_classes": self.density.moments_.num_classes,
             "class_names": self.class_names,
@@ -238,6 +243,16 @@ class DDU:
         unknown = log_density.double() < self.density_threshold
         ambiguous = aleatoric.double() > self.entropy_threshold
         return _VERDICTS[torch.where(unknown, 2, ambiguous.long()).cpu().numpy()]
+
+
+def _place(tap: FeatureTap) -> dict[str, str] | str | None:
+    """Where the features are, as JSON: as found by a forward pass or, where none has run, as asked for."""
+    if tap.is_located:
+        return tap.describe()
+    if isinstance(tap.features, nn.Module):
+        names = [name for name, module in unwrapped(tap.model).named_modules() if module is tap.features]
+        return names[0] if names else None
+    return tap.layer
 
 
 def _gathered(batches: Iterable[FeatureBatch]) -> Iterable[tuple[Tensor, Tensor, int]]:

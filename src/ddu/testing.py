@@ -1,0 +1,577 @@
+"""The contracts: what every detector and every density keeps to, for those of the library and for anybody's own.
+
+    check_detector(lambda model: ddu.DDU(model))
+    check_density(lambda: ddu.GaussianDensity())
+
+A broken promise is an AssertionError that says which and how. Each check is a function below whose docstring is the
+promise.
+"""
+
+import copy
+import math
+import random
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ddu.density import GaussianDensity
+from ddu.detectors import load as load_detector
+from ddu.errors import NotFittedError
+from ddu.metrics import auroc
+from ddu.types import Detector, Prediction, Verdict
+
+__all__ = ["check_density", "check_detector"]
+
+_CLASSES, _INPUTS, _RATE = 3, 4, 0.1
+_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-7}
+
+_NUMPY = np.random.mtrand._rand  # the generator behind np.random.rand and its like
+
+Batches = list[tuple[Tensor, Tensor]]
+
+
+def check_detector(
+    make_detector: Callable[[nn.Module], Detector],
+    *,
+    load: Callable[[str | PathLike[str], nn.Module], Detector] = load_detector,
+    distance_aware: bool = True,
+) -> None:
+    """Checks that a detector keeps to the contract, on a small classifier and data that it brings along.
+
+    - before fit, predict raises NotFittedError
+    - fit and calibrate return the detector
+    - inputs and labels are left as they were
+    - the model's modes, parameters, buffers, gradients and hooks are left as they were
+    - the global random state is left as it was
+    - a prediction has a finite row for each input
+    - probabilities sum to one, the label is the likeliest class and aleatoric is their entropy
+    - epistemic is -log_density where there is a density
+    - predicting twice gives the same
+    - neither the order of a batch nor its size changes a prediction
+    - numpy arrays are as good as tensors
+    - fitting in other batches gives the same
+    - fitting again forgets the earlier fit and its calibration
+    - inputs far from the training data have a larger epistemic score
+    - verdicts appear with calibrate, and flag the largest epistemic scores
+    - about the false-alarm rate of new data is flagged
+    - a saved detector loads with the same predictions
+    - saving over an older detector replaces it
+
+    Args:
+        make_detector: Makes an unfitted detector around a model; called many times.
+        load: Reads what the detector's `save` wrote.
+        distance_aware: Whether the score knows distance from the training data. One that is a function of the logits
+            alone may not; it is then spared that check.
+
+    Raises:
+        AssertionError: A promise is broken; the message says which, and how.
+
+    Example:
+        >>> import ddu
+        >>> check_detector(lambda model: ddu.DDU(model, density=ddu.GaussianDensity("shared")))
+    """
+    x, y = _blobs(600, seed=0)
+    model = _classifier(x, y)
+    for check in _DETECTOR_CHECKS:
+        if distance_aware or check is not _far_is_unknown:
+            data = _batches(x, y, 50), _batches(*_blobs(400, seed=1), 64), _blobs(1000, seed=2)[0]
+            _keep(check, _Case(make_detector, load, _in_use(model, x, y), *data))
+
+
+def check_density(make_density: Callable[[], GaussianDensity]) -> None:
+    """Checks that a density of features keeps to the contract, on data that it brings along.
+
+    - before fit, log_density raises NotFittedError
+    - fit and update return the density
+    - a log-density is a finite number for each sample, the same every time
+    - neither the order of samples nor their number changes a log-density
+    - numpy arrays in give the same as numpy arrays out
+    - update in pieces and merge of shards give what fit gives
+    - fitting again forgets the earlier fit
+    - samples far from the training data have a lower log-density
+    - features and labels are left as they were
+
+    Args:
+        make_density: Makes an unfitted density; called many times.
+
+    Raises:
+        AssertionError: A promise is broken; the message says which, and how.
+
+    Example:
+        >>> check_density(lambda: GaussianDensity("diagonal"))
+    """
+    for check in _DENSITY_CHECKS:
+        _keep(check, make_density)
+
+
+def _keep(check: Callable[[Any], None], subject: Any) -> None:
+    """Runs a check; whatever goes wrong in it breaks the promise in its docstring."""
+    try:
+        check(subject)
+    except Exception as error:
+        detail = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+        raise AssertionError(f"The contract says: {check.__doc__} {detail}") from error
+
+
+# The world of a detector: a small classifier, and blobs that overlap a little
+
+
+@dataclass
+class _Case:
+    make: Callable[[nn.Module], Detector]
+    load: Callable[[str | PathLike[str], nn.Module], Detector]
+    model: nn.Module
+    train: Batches
+    held_out: Batches
+    fresh: Tensor
+
+    def fitted(self, train: Batches | None = None) -> Detector:
+        return self.make(self.model).fit(self.train if train is None else train)
+
+    def calibrated(self) -> Detector:
+        return self.fitted().calibrate(self.held_out, false_alarm_rate=_RATE)
+
+
+def _blobs(samples: int, seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(_CLASSES, (samples,), generator=generator)
+    centres = 2 * torch.eye(_CLASSES, _INPUTS)
+    return centres[y] + torch.randn(samples, _INPUTS, generator=generator), y
+
+
+def _batches(x: Tensor, y: Tensor, size: int) -> Batches:
+    return list(zip(x.split(size), y.split(size), strict=True))
+
+
+def _classifier(x: Tensor, y: Tensor) -> nn.Module:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Linear(_INPUTS, 16), nn.BatchNorm1d(16), nn.SiLU(), nn.Dropout(0.2), nn.Linear(16, _CLASSES)
+        )
+        # Plain gradient descent by hand: torch.optim would import half a compiler
+        for _ in range(60):
+            loss = nn.functional.cross_entropy(model(x), y)
+            gradients = torch.autograd.grad(loss, list(model.parameters()))
+            with torch.no_grad():
+                for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                    parameter -= 0.5 * gradient
+    return model
+
+
+def _in_use(model: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
+    """A copy in the middle of training: mixed modes, gradients, a frozen layer, all of which a detector may disturb."""
+    model = copy.deepcopy(model)
+    nn.functional.cross_entropy(model.eval()(x), y).backward()
+    model.train().get_submodule("1").eval()
+    model.get_submodule("0").requires_grad_(False)
+    return model
+
+
+# What the checks compare
+
+
+def _agree(a: Prediction, b: Prediction, what: str) -> None:
+    """Two predictions are the same up to the rounding of their precision."""
+    for name in ("probs", "aleatoric", "epistemic"):
+        _close(getattr(a, name), getattr(b, name), f"{name} {what}")
+    assert (a.verdict is None) == (b.verdict is None), f"verdicts {what}: {a.verdict} and {b.verdict}."
+
+
+def _close(a: Tensor, b: Tensor, what: str) -> None:
+    assert a.shape == b.shape, f"{what}: shapes {tuple(a.shape)} and {tuple(b.shape)}."
+    tolerance = _TOLERANCE.get(a.dtype, 1e-2)
+    gap = ((a - b).abs() / b.abs().clamp(min=1)).max()
+    assert gap <= tolerance, f"{what}: relative difference {float(gap):.2g}, allowed {tolerance:g}."
+
+
+def _inputs(batches: Batches) -> Tensor:
+    return torch.cat([x for x, _ in batches])
+
+
+def _model_state(model: nn.Module) -> dict[str, Any]:
+    state: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        kind = f"{name or 'model'} ({type(module).__name__})"
+        state[f"mode of {kind}"] = module.training
+        state[f"hooks of {kind}"] = {key: len(value) for key, value in vars(module).items() if key.endswith("_hooks")}
+        state[f"attributes of {kind}"] = sorted(vars(module))
+    for name, parameter in model.named_parameters():
+        state[f"parameter {name}"] = _bytes(parameter)
+        state[f"requires_grad of {name}"] = parameter.requires_grad
+        state[f"gradient of {name}"] = _bytes(parameter.grad)
+    return state | {f"buffer {name}": _bytes(buffer) for name, buffer in model.named_buffers()}
+
+
+def _bytes(tensor: Tensor | None) -> bytes | None:
+    return None if tensor is None else tensor.detach().numpy().tobytes()
+
+
+def _random_state() -> dict[str, Any]:
+    return {"torch": torch.get_rng_state().tolist(), "numpy": str(_NUMPY.get_state()), "python": random.getstate()}
+
+
+@contextmanager
+def _forked_random_state() -> Iterator[None]:
+    """Random states of our own: not those that somebody's fixed seed would give."""
+    numpy_state, python_state = _NUMPY.get_state(), random.getstate()
+    with torch.random.fork_rng([]):
+        for draw in (torch.rand, _NUMPY.rand, random.randrange):
+            draw(3)
+        yield
+    _NUMPY.set_state(numpy_state)
+    random.setstate(python_state)
+
+
+@contextmanager
+def _unchanged(snapshot: Callable[[], dict[str, Any]]) -> Iterator[Callable[[str], None]]:
+    before = snapshot()
+
+    def check(after: str) -> None:
+        now = snapshot()
+        differing = [key for key in before.keys() | now.keys() if before.get(key) != now.get(key)]
+        assert not differing, f"After {after} this is different: {', '.join(sorted(differing))}."
+
+    yield check
+
+
+def _run_everything(case: _Case, check: Callable[[str], None]) -> None:
+    """The whole life of a detector, with a look after each step."""
+    detector = case.make(case.model)
+    check("making it")
+    detector.fit(case.train)
+    check("fit")
+    detector.calibrate(case.held_out, false_alarm_rate=_RATE)
+    check("calibrate")
+    detector.predict(case.fresh)
+    check("predict")
+    with tempfile.TemporaryDirectory() as folder:
+        detector.save(Path(folder) / "detector")
+        check("save")
+        case.load(Path(folder) / "detector", case.model)
+        check("load")
+
+
+# Detectors
+
+
+def _unfitted_is_refused(case: _Case) -> None:
+    """before fit, predict raises NotFittedError."""
+    detector = case.make(case.model)
+    try:
+        detector.predict(case.fresh)
+    except NotFittedError:
+        return
+    raise AssertionError("It predicted.")
+
+
+def _fit_returns_self(case: _Case) -> None:
+    """fit and calibrate return the detector."""
+    detector = case.make(case.model)
+    assert detector.fit(case.train) is detector, "fit returns something else."
+    assert detector.calibrate(case.held_out, false_alarm_rate=_RATE) is detector, "calibrate returns something else."
+
+
+def _inputs_are_untouched(case: _Case) -> None:
+    """inputs and labels are left as they were."""
+
+    def snapshot() -> dict[str, Any]:
+        tensors = {
+            f"batch {i} of {name}": pair for name in ("train", "held_out") for i, pair in enumerate(vars(case)[name])
+        }
+        return {name: tuple(map(_bytes, pair)) for name, pair in tensors.items()} | {"inputs": _bytes(case.fresh)}
+
+    with _unchanged(snapshot) as check:
+        _run_everything(case, check)
+
+
+def _model_is_untouched(case: _Case) -> None:
+    """the model's modes, parameters, buffers, gradients and hooks are left as they were."""
+    with _unchanged(lambda: _model_state(case.model)) as check:
+        _run_everything(case, check)
+
+
+def _random_state_is_untouched(case: _Case) -> None:
+    """the global random state is left as it was."""
+    with _forked_random_state(), _unchanged(_random_state) as check:
+        _run_everything(case, check)
+
+
+def _shapes_and_values(case: _Case) -> None:
+    """a prediction has a finite row for each input."""
+    for detector in (case.fitted(), case.calibrated()):
+        p = detector.predict(case.fresh)
+        n = len(case.fresh)
+        wanted = {"probs": (n, _CLASSES), "label": (n,), "aleatoric": (n,), "epistemic": (n,)}
+        for name, shape in wanted.items():
+            value = getattr(p, name)
+            assert tuple(value.shape) == shape, f"{name} has the shape {tuple(value.shape)} instead of {shape}."
+            assert torch.isfinite(value).all(), f"{name} has values that are not finite."
+            assert not value.requires_grad, f"{name} still requires gradients."
+
+
+def _probabilities(case: _Case) -> None:
+    """probabilities sum to one, the label is the likeliest class and aleatoric is their entropy."""
+    for detector in (case.fitted(), case.calibrated()):
+        p = detector.predict(torch.cat([case.fresh, 30 * case.fresh]))
+        assert (p.probs >= 0).all(), f"The smallest probability is {float(p.probs.min()):.3g}."
+        _close(p.probs.sum(1), torch.ones(len(p), dtype=p.probs.dtype), "sums of probabilities")
+        assert torch.equal(p.label, p.probs.argmax(1)), "A label is not the class of the largest probability."
+        _close(p.aleatoric, torch.special.entr(p.probs).sum(1), "aleatoric and the entropy of the probabilities")
+        assert (p.aleatoric >= 0).all(), f"The smallest aleatoric is {float(p.aleatoric.min()):.3g}."
+        largest = float(p.aleatoric.max())
+        assert largest <= math.log(_CLASSES) * (1 + 1e-5), f"The largest aleatoric is {largest:.4g}, above log C."
+
+
+def _epistemic_is_minus_log_density(case: _Case) -> None:
+    """epistemic is -log_density where there is a density."""
+    p = case.fitted().predict(case.fresh)
+    if p.log_density is not None:
+        assert torch.equal(p.epistemic, -p.log_density), f"The first are {p.epistemic[:3]} and {p.log_density[:3]}."
+
+
+def _predicting_is_pure(case: _Case) -> None:
+    """predicting twice gives the same."""
+    detector = case.calibrated()
+    first = detector.predict(case.fresh)
+    detector.predict(case.fresh[:5] + 10)
+    second = detector.predict(case.fresh)
+    for name in ("probs", "label", "aleatoric", "epistemic"):
+        assert torch.equal(getattr(first, name), getattr(second, name)), f"{name} is different the second time."
+    assert np.array_equal(np.asarray(first.verdict), np.asarray(second.verdict)), "Verdicts differ the second time."
+
+
+def _batches_do_not_matter(case: _Case) -> None:
+    """neither the order of a batch nor its size changes a prediction."""
+    detector = case.fitted()
+    x = torch.cat([case.fresh[:60], 5 * case.fresh[60:80]])
+    whole = detector.predict(x)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    _agree(detector.predict(x[order]), whole[order], "of a shuffled batch")
+    for size in (1, 7):
+        parts = [detector.predict(part) for part in x.split(size)]
+        for name in ("probs", "aleatoric", "epistemic"):
+            joined = torch.cat([getattr(part, name) for part in parts])
+            _close(joined, getattr(whole, name), f"{name} in batches of {size}")
+
+
+def _numpy_works(case: _Case) -> None:
+    """numpy arrays are as good as tensors."""
+    arrays: Any = [(x.numpy(), y.numpy()) for x, y in case.train]
+    detector = case.make(case.model).fit(arrays)
+    _agree(detector.predict(case.fresh.numpy()), case.fitted().predict(case.fresh), "from arrays and from tensors")
+
+
+def _fit_batches_do_not_matter(case: _Case) -> None:
+    """fitting in other batches gives the same."""
+    x, y = _inputs(case.train), torch.cat([y for _, y in case.train])
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    other = case.fitted(_batches(x[order], y[order], 171))
+    _agree(other.predict(case.fresh), case.fitted().predict(case.fresh), "after a fit in other batches")
+
+
+def _refit_forgets(case: _Case) -> None:
+    """fitting again forgets the earlier fit and its calibration."""
+    half = case.train[: len(case.train) // 2]
+    again = case.calibrated().fit(half).predict(case.fresh)
+    assert again.verdict is None, "There are verdicts from the calibration of the earlier fit."
+    _agree(again, case.fitted(half).predict(case.fresh), "of a second fit and of a first one on the same data")
+
+
+def _far_is_unknown(case: _Case) -> None:
+    """inputs far from the training data have a larger epistemic score."""
+    detector = case.calibrated()
+    far = detector.predict(case.fresh + 20 * torch.nn.functional.normalize(case.fresh))
+    known = detector.predict(case.fresh)
+    rank = auroc(known.epistemic, far.epistemic)
+    assert rank > 0.95, f"A far input scores above a new one from the training distribution {rank:.0%} of the time."
+    flagged = float(np.mean(np.asarray(far.verdict) == Verdict.OUT_OF_DISTRIBUTION))
+    assert flagged > 0.95, f"{flagged:.0%} of them are flagged as out of distribution."
+
+
+def _verdicts(case: _Case) -> None:
+    """verdicts appear with calibrate, and flag the largest epistemic scores."""
+    before = case.fitted().predict(case.fresh).verdict
+    assert before is None, f"Before calibrate they are {before}."
+    p = case.calibrated().predict(torch.cat([case.fresh, 5 * case.fresh]))
+    verdict = np.asarray(p.verdict)
+    assert verdict.shape == (len(p),), f"After calibrate they have the shape {verdict.shape} for {len(p)} inputs."
+    strange = set(verdict.tolist()) - set(Verdict)
+    assert not strange, f"These are not verdicts: {strange}."
+    unknown = torch.from_numpy(verdict == Verdict.OUT_OF_DISTRIBUTION)
+    assert unknown.any(), "Nothing is flagged, not even inputs far out."
+    assert not unknown.all(), "Everything is flagged, also inputs from the training distribution."
+    lowest, highest = float(p.epistemic[unknown].min()), float(p.epistemic[~unknown].max())
+    assert lowest >= highest, f"An input of epistemic {lowest:.4g} is flagged, and one of {highest:.4g} is not."
+
+
+def _false_alarms(case: _Case) -> None:
+    """about the false-alarm rate of new data is flagged."""
+    verdict = np.asarray(case.calibrated().predict(case.fresh).verdict)
+    share = float(np.mean(verdict == Verdict.OUT_OF_DISTRIBUTION))
+    # Four standard deviations: of the threshold, from n held-out samples, and of the share of m new ones
+    held_out = len(_inputs(case.held_out))
+    allowed = 4 * math.sqrt(_RATE * (1 - _RATE) * (1 / held_out + 1 / len(case.fresh)))
+    assert abs(share - _RATE) <= allowed, f"Asked for {_RATE:g} ± {allowed:.2g}, {share:.3g} were flagged."
+
+
+def _save_and_load(case: _Case) -> None:
+    """a saved detector loads with the same predictions."""
+    for detector in (case.fitted(), case.calibrated()):
+        with tempfile.TemporaryDirectory() as folder:
+            detector.save(Path(folder) / "new" / "detector")
+            loaded = case.load(Path(folder) / "new" / "detector", case.model)
+        mine, theirs = detector.predict(case.fresh), loaded.predict(case.fresh)
+        for name in ("probs", "label", "aleatoric", "epistemic"):
+            assert torch.equal(getattr(mine, name), getattr(theirs, name)), f"{name} is different after loading."
+        assert np.array_equal(np.asarray(mine.verdict), np.asarray(theirs.verdict)), "Verdicts differ after loading."
+
+
+def _save_replaces(case: _Case) -> None:
+    """saving over an older detector replaces it."""
+    newer = case.fitted(case.train[: len(case.train) // 2])
+    with tempfile.TemporaryDirectory() as folder:
+        case.calibrated().save(folder)
+        newer.save(folder)
+        loaded = case.load(folder, case.model).predict(case.fresh)
+    assert loaded.verdict is None, "The folder still holds the older calibration."
+    assert torch.equal(loaded.epistemic, newer.predict(case.fresh).epistemic), "The folder still holds the older fit."
+
+
+_DETECTOR_CHECKS: list[Callable[[_Case], None]] = [
+    _unfitted_is_refused,
+    _fit_returns_self,
+    _inputs_are_untouched,
+    _model_is_untouched,
+    _random_state_is_untouched,
+    _shapes_and_values,
+    _probabilities,
+    _epistemic_is_minus_log_density,
+    _predicting_is_pure,
+    _batches_do_not_matter,
+    _numpy_works,
+    _fit_batches_do_not_matter,
+    _refit_forgets,
+    _far_is_unknown,
+    _verdicts,
+    _false_alarms,
+    _save_and_load,
+    _save_replaces,
+]
+
+
+# Densities
+
+MakeDensity = Callable[[], GaussianDensity]
+
+
+def _scores(density: GaussianDensity, z: Tensor) -> Tensor:
+    return torch.as_tensor(density.log_density(z))
+
+
+def _samples(seed: int = 0) -> tuple[Tensor, Tensor]:
+    z, y = _blobs(300, seed)
+    return z.double(), y
+
+
+def _density_unfitted_is_refused(make: MakeDensity) -> None:
+    """before fit, log_density raises NotFittedError."""
+    try:
+        make().log_density(_samples()[0])
+    except NotFittedError:
+        return
+    raise AssertionError("It gave scores.")
+
+
+def _density_returns_self(make: MakeDensity) -> None:
+    """fit and update return the density."""
+    density = make()
+    assert density.fit(*_samples()) is density, "fit returns something else."
+    assert density.update(*_samples()) is density, "update returns something else."
+
+
+def _density_is_pure(make: MakeDensity) -> None:
+    """a log-density is a finite number for each sample, the same every time."""
+    z, y = _samples()
+    density = make().fit(z, y)
+    first, second = _scores(density, z), _scores(density, z)
+    assert first.shape == (len(z),), f"The shape is {tuple(first.shape)} for {len(z)} samples."
+    assert torch.isfinite(first).all(), "Some are not finite."
+    assert torch.equal(first, second), "They are different the second time."
+
+
+def _density_batches_do_not_matter(make: MakeDensity) -> None:
+    """neither the order of samples nor their number changes a log-density."""
+    z, y = _samples()
+    density = make().fit(z, y)
+    whole = _scores(density, z)
+    _close(_scores(density, z.flip(0)).flip(0), whole, "log-densities of reversed samples")
+    _close(torch.cat([_scores(density, part) for part in z.split(7)]), whole, "log-densities of 7 samples at a time")
+
+
+def _density_takes_numpy(make: MakeDensity) -> None:
+    """numpy arrays in give the same as numpy arrays out."""
+    z, y = _samples()
+    scores = make().fit(z.numpy(), y.numpy()).log_density(z.numpy())
+    assert isinstance(scores, np.ndarray), f"A {type(scores).__name__} came out."
+    _close(torch.from_numpy(scores), _scores(make().fit(z, y), z), "log-densities of arrays and tensors")
+
+
+def _density_streams(make: MakeDensity) -> None:
+    """update in pieces and merge of shards give what fit gives."""
+    z, y = _samples()
+    whole = _scores(make().fit(z, y), z)
+    pieces = make()
+    for rows, labels in _batches(z, y, 37):
+        pieces.update(rows, labels)
+    _close(_scores(pieces, z), whole, "log-densities after update")
+    shards = make().update(z[:200], y[:200]).merge(make().update(z[200:], y[200:]))
+    _close(_scores(shards, z), whole, "log-densities after merge")
+
+
+def _density_forgets(make: MakeDensity) -> None:
+    """fitting again forgets the earlier fit."""
+    z, y = _samples()
+    again = make().fit(3 * z + 1, y).fit(z, y)
+    _close(_scores(again, z), _scores(make().fit(z, y), z), "log-densities of a second fit and of a first")
+
+
+def _density_falls_far_out(make: MakeDensity) -> None:
+    """samples far from the training data have a lower log-density."""
+    z, y = _samples()
+    density = make().fit(z, y)
+    rank = auroc(-_scores(density, z), -_scores(density, z - 50))
+    assert rank > 0.95, f"A far sample scores below a training sample {rank:.0%} of the time."
+
+
+def _density_leaves_data(make: MakeDensity) -> None:
+    """features and labels are left as they were."""
+    z, y = _samples()
+    with _unchanged(lambda: {"features": _bytes(z), "labels": _bytes(y)}) as check:
+        density = make().fit(z, y)
+        check("fit")
+        density.update(z, y)
+        check("update")
+        density.log_density(z)
+        check("log_density")
+
+
+_DENSITY_CHECKS: list[Callable[[MakeDensity], None]] = [
+    _density_unfitted_is_refused,
+    _density_returns_self,
+    _density_is_pure,
+    _density_batches_do_not_matter,
+    _density_takes_numpy,
+    _density_streams,
+    _density_forgets,
+    _density_falls_far_out,
+    _density_leaves_data,
+]

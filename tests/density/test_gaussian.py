@@ -1,0 +1,821 @@
+"""The density: its numbers against scipy and scikit-learn, its learning by stream, shard and removal, its refusals."""
+
+import copy
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal, spearmanr
+from sklearn.datasets import load_digits
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+from torch.testing import assert_close
+
+from ddu.density import GaussianDensity
+from ddu.errors import (
+    FeatureError,
+    FewSamplesWarning,
+    InputError,
+    LabelError,
+    NotFittedError,
+    NotSupportedError,
+)
+
+Blobs = Callable[..., tuple[Tensor, Tensor]]
+# The stubs take a covariance for an integer
+gaussian: Any = multivariate_normal
+COVARIANCES: list[Any] = ["full", "shared", "diagonal", "low_rank"]
+# The sample covariance and nothing else
+PLAIN: dict[str, Any] = {"shrinkage": None, "regularization": 0.0}
+EVERY_KIND: list[dict[str, Any]] = [
+    *({"covariance": covariance, "rank": 2} for covariance in COVARIANCES),
+    {"shrinkage": "ledoit_wolf"},
+    {"shrinkage": "oas", "normalize": True},
+    {"standardize": True, "covariance": "low_rank", "rank": 1},
+    {"pca": 3, "covariance": "shared"},
+    {"background": True, "prior": "uniform"},
+]
+
+
+def close(actual: Any, expected: Any, rtol: float = 1e-9) -> None:
+    """Equal relative to the typical magnitude: a log-density may cross zero."""
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=rtol * np.abs(expected).mean())
+
+
+def rank_correlation(left: Any, right: Any) -> float:
+    result: Any = spearmanr(left, right)
+    return result.statistic
+
+
+def same_density(left: GaussianDensity, right: GaussianDensity, z: Tensor, rtol: float = 1e-9) -> None:
+    assert left.counts_.tolist() == right.counts_.tolist()
+    close(left.class_log_density(z), right.class_log_density(z), rtol)
+    close(left.log_density(z), right.log_density(z), rtol)
+
+
+def auroc(density: GaussianDensity, inside: Any, outside: Any) -> float:
+    scores = np.concatenate([density.log_density(inside), density.log_density(outside)])
+    return float(roc_auc_score(np.repeat([1, 0], [len(inside), len(outside)]), scores))
+
+
+# The numbers
+
+
+def reference_covariances(z: Tensor, y: Tensor, covariance: str) -> list[np.ndarray]:
+    groups = [z[y == label].numpy() for label in range(int(y.max()) + 1)]
+    if covariance == "shared":
+        pooled = sum(np.cov(rows.T) * (len(rows) - 1) for rows in groups) / (len(y) - len(groups))
+        return [np.asarray(pooled)] * len(groups)
+    own = [np.cov(rows.T) for rows in groups]
+    if covariance == "diagonal":
+        return [np.diag(matrix.diagonal()) for matrix in own]
+    if covariance == "low_rank":
+        return [rank_two_and_isotropic(matrix) for matrix in own]
+    return own
+
+
+def rank_two_and_isotropic(matrix: np.ndarray) -> np.ndarray:
+    values, vectors = np.linalg.eigh(matrix)
+    values[:-2] = values[:-2].mean()
+    return vectors @ np.diag(values) @ vectors.T
+
+
+@pytest.mark.parametrize("prior", ["empirical", "uniform"])
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_densities_equal_scipys(blobs: Blobs, covariance: Any, prior: Any) -> None:
+    z, y = blobs(classes=3, per_class=60, dim=6)
+    z, y = z[:-30], y[:-30]  # unequal priors
+    density = GaussianDensity(covariance, rank=2, prior=prior, **PLAIN).fit(z, y)
+    points = blobs(classes=5, per_class=20, dim=6, distance=6.0, seed=1)[0]
+    expected = np.stack(
+        [
+            gaussian(z[y == label].numpy().mean(0), matrix).logpdf(points)
+            for label, matrix in enumerate(reference_covariances(z, y, covariance))
+        ],
+        axis=1,
+    )
+    share = np.bincount(y) / len(y) if prior == "empirical" else np.full(3, 1 / 3)
+    close(density.class_log_density(points), expected)
+    close(density.log_density(points), logsumexp(expected + np.log(share), axis=1))
+    close(density.covariances_, reference_covariances(z, y, covariance), 1e-12)
+
+
+@pytest.mark.parametrize("covariance", COVARIANCES)
+@pytest.mark.parametrize("dim", [6, 130])
+def test_single_precision_scores_are_those_of_double_precision(blobs: Blobs, covariance: Any, dim: int) -> None:
+    z, y = blobs(classes=4, per_class=150, dim=dim)
+    density = GaussianDensity(covariance, rank=4).fit(z, y)
+    points = torch.cat([z[:200], blobs(classes=4, per_class=50, dim=dim, distance=5.0, seed=1)[0]]).float()
+    single, double = density.log_density(points), density.log_density(points.double())
+    assert single.dtype == torch.float32
+    assert double.dtype == torch.float64
+    close(single, double, 1e-4)
+    assert rank_correlation(single, double) > 1 - 1e-6
+    # No two points further apart than rounding change places
+    ordered = single.double()[double.argsort()]
+    assert (ordered.cummax(0).values - ordered).max() < 1e-6 * double.abs().mean() * 10
+
+
+@pytest.mark.parametrize(
+    ("covariance", "reference"),
+    [("full", QuadraticDiscriminantAnalysis()), ("shared", LinearDiscriminantAnalysis())],
+    ids=["QDA", "LDA"],
+)
+def test_posteriors_equal_scikit_learns(blobs: Blobs, covariance: Any, reference: Any) -> None:
+    z, y = blobs(classes=3, per_class=40, dim=4, distance=1.0)
+    z, y = z[:-20], y[:-20]
+    density = GaussianDensity(covariance, **PLAIN).fit(z, y)
+    # scikit-learn divides by the number of samples, not by the degrees of freedom: stretch its samples by the ratio
+    count = density.counts_.double()
+    ratio = count / (count - 1) if covariance == "full" else (count.sum() / (count.sum() - 3)).expand(3)
+    mean = density.means_[y]
+    stretched = mean + (z - mean) * ratio.sqrt()[y, None]
+    reference.fit(stretched.numpy(), y.numpy())
+    points = blobs(classes=3, per_class=40, dim=4, distance=1.0, seed=1)[0]
+    assert_close(density.posterior(points), torch.from_numpy(reference.predict_proba(points.numpy())))
+    assert_close(density.posterior(points).sum(1), torch.ones(len(points), dtype=torch.float64))
+
+
+@given(seed=st.integers(0, 2**16), scale=st.sampled_from([1e-4, 1.0, 1e4]))
+@settings(derandomize=True, deadline=None, max_examples=15)
+def test_log_density_moves_by_the_log_determinant_under_an_affine_map(blobs: Blobs, seed: int, scale: float) -> None:
+    z, y = blobs(dim=4)
+    generator = torch.Generator().manual_seed(seed)
+    matrix = scale * (torch.eye(4).double() + 0.4 * torch.randn(4, 4, generator=generator, dtype=torch.float64))
+    shift = scale * torch.randn(4, generator=generator, dtype=torch.float64)
+    points = z * 1.5
+    for covariance in ("full", "shared"):
+        before = GaussianDensity(covariance, **PLAIN).fit(z, y).log_density(points)
+        after = GaussianDensity(covariance, **PLAIN).fit(z @ matrix.T + shift, y).log_density(points @ matrix.T + shift)
+        # The conditioning of the map, up to about a thousand, costs digits
+        close(after + torch.linalg.slogdet(matrix).logabsdet, before, 1e-8)
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1e3])
+@pytest.mark.parametrize("params", EVERY_KIND, ids=str)
+@pytest.mark.filterwarnings("ignore::ddu.errors.FewSamplesWarning")
+def test_the_scale_of_the_features_changes_no_ranking(blobs: Blobs, params: dict[str, Any], factor: float) -> None:
+    z, y = blobs(classes=3, per_class=5, dim=12)
+    points = torch.cat([z, blobs(classes=3, per_class=20, dim=12, seed=1)[0]])
+    here = GaussianDensity(**params).fit(z, y).log_density(points)
+    there = GaussianDensity(**params).fit(z * factor, y).log_density(points * factor)
+    close(there - there.mean(), here - here.mean(), 1e-8)
+    assert there.argsort().tolist() == here.argsort().tolist()
+
+
+def test_background_is_one_gaussian_of_all_samples(blobs: Blobs) -> None:
+    z, y = blobs()
+    density = GaussianDensity(background=True, **PLAIN).fit(z, y)
+    expected = gaussian(z.numpy().mean(0), np.cov(z.numpy().T)).logpdf(z)
+    close(density.background_log_density(z), expected)
+    close(density.relative_log_density(z), density.log_density(z).numpy() - expected)
+
+
+def test_a_background_that_was_not_asked_for_is_refused(blobs: Blobs) -> None:
+    density = GaussianDensity().fit(*blobs())
+    with pytest.raises(NotSupportedError) as caught:
+        density.relative_log_density(blobs()[0])
+    assert str(caught.value) == (
+        "This GaussianDensity has no background density. Make it with GaussianDensity(background=True)."
+    )
+
+
+# Learning
+
+
+@given(seed=st.integers(0, 2**16), cuts=st.lists(st.integers(0, 120), max_size=6))
+@settings(derandomize=True, deadline=None, max_examples=8)
+@pytest.mark.parametrize("params", EVERY_KIND, ids=str)
+def test_any_split_order_or_number_of_shards_gives_the_same_density(
+    blobs: Blobs, params: dict[str, Any], seed: int, cuts: list[int]
+) -> None:
+    z, y = blobs(classes=3, per_class=40, dim=6)
+    whole = GaussianDensity(**params).fit(z, y)
+    parts = torch.from_numpy(np.random.default_rng(seed).permutation(len(y))).tensor_split(sorted(cuts))
+    streamed, merged = GaussianDensity(**params), GaussianDensity(**params)
+    for part in parts:
+        streamed.update(z[part], y[part])
+        merged.merge(GaussianDensity(**params).update(z[part], y[part]))
+    same_density(streamed, whole, z)
+    same_density(merged, whole, z)
+
+
+@pytest.mark.parametrize("params", EVERY_KIND, ids=str)
+def test_forgetting_is_as_if_the_samples_had_never_been(blobs: Blobs, params: dict[str, Any]) -> None:
+    z, y = blobs(classes=3, per_class=40, dim=6)
+    density = GaussianDensity(**params).fit(z, y)
+    kept = GaussianDensity(**params).fit(z[30:], y[30:])
+    same_density(density.downdate(z[:30], y[:30]), kept, z)
+    same_density(density.update(z[:30], y[:30]), GaussianDensity(**params).fit(z, y), z)
+
+
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_classes_may_appear_later_in_the_stream_and_in_any_shard(blobs: Blobs, covariance: Any) -> None:
+    z, y = blobs(classes=4)
+    whole = GaussianDensity(covariance).fit(z, y)
+    late, shards = GaussianDensity(covariance), GaussianDensity(covariance)
+    for label in range(4):
+        late.update(z[y == label], y[y == label])
+    for label in (3, 0, 2, 1):
+        shards.merge(GaussianDensity(covariance).update(z[y == label], y[y == label]))
+    same_density(late, whole, z)
+    same_density(shards, whole, z)
+
+
+def test_a_class_that_appeared_and_was_forgotten_leaves_no_trace(blobs: Blobs) -> None:
+    z, y = blobs(classes=3)
+    density = GaussianDensity().fit(z, y)
+    before = density.log_density(z)
+    density.update(z[:2], torch.tensor([7, 5])).downdate(z[:2], torch.tensor([7, 5]))
+    assert density.counts_.tolist() == [50, 50, 50]
+    assert_close(density.log_density(z), before, rtol=0, atol=0)
+
+
+def test_a_density_that_forgot_everything_is_like_new(blobs: Blobs) -> None:
+    z, y = blobs()
+    density = GaussianDensity().fit(z, y).downdate(z, y)
+    assert not density.is_fitted
+    same_density(density.update(z[:, :2], y), GaussianDensity().fit(z[:, :2], y), z[:, :2])
+
+
+def test_merging_an_empty_density_changes_nothing(blobs: Blobs) -> None:
+    z, y = blobs()
+    density = GaussianDensity().fit(z, y)
+    before = density.log_density(z)
+    assert_close(density.merge(GaussianDensity()).log_density(z), before, rtol=0, atol=0)
+    assert_close(GaussianDensity().merge(density).log_density(z), before, rtol=1e-12, atol=1e-12)
+    assert not GaussianDensity().merge(GaussianDensity()).is_fitted
+
+
+def test_merging_leaves_the_other_density_alone(blobs: Blobs) -> None:
+    z, y = blobs()
+    other = GaussianDensity().fit(z, y)
+    before = other.log_density(z)
+    merged = GaussianDensity().merge(other).update(z[:5], y[:5])
+    assert merged.counts_.sum() == 155
+    assert other.counts_.sum() == 150
+    assert_close(other.log_density(z), before, rtol=0, atol=0)
+
+
+def test_refitting_forgets(blobs: Blobs) -> None:
+    z, y = blobs()
+    density = GaussianDensity().fit(*blobs(classes=5, dim=7, seed=3)).fit(z, y)
+    same_density(density, GaussianDensity().fit(z, y), z, rtol=0)
+
+
+@pytest.mark.parametrize("params", EVERY_KIND, ids=str)
+def test_a_restored_density_is_the_same_and_keeps_learning(blobs: Blobs, params: dict[str, Any]) -> None:
+    z, y = blobs()
+    density = GaussianDensity(**params).fit(z, y)
+    restored = GaussianDensity.restore(density.get_params(), density.state_tensors())
+    same_density(restored, density, z, rtol=0)
+    restored.update(z[:20] + 1, y[:20])
+    assert restored.counts_.sum() == density.counts_.sum() + 20
+    same_density(restored, density.update(z[:20] + 1, y[:20]), z, rtol=0)
+
+
+@pytest.mark.parametrize("params", EVERY_KIND, ids=str)
+def test_a_deep_copy_goes_its_own_way(blobs: Blobs, params: dict[str, Any]) -> None:
+    z, y = blobs()
+    density = GaussianDensity(**params).fit(z, y)
+    before = density.log_density(z)
+    twin = copy.deepcopy(density)
+    assert_close(twin.log_density(z), before, rtol=0, atol=0)
+    twin.update(z + 5, y)
+    assert_close(density.log_density(z), before, rtol=0, atol=0)
+    assert not torch.allclose(twin.log_density(z), before)
+
+
+def test_chunks_change_no_result(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    z, y = blobs()
+    whole = GaussianDensity().fit(z, y)
+    expected = whole.log_density(z)
+    monkeypatch.setattr("ddu.density._gaussian._CHUNK", 7)
+    chunked = GaussianDensity().fit(z, y)
+    close(chunked.log_density(z), expected)
+    close(chunked.downdate(z[:20], y[:20]).log_density(z), GaussianDensity().fit(z[20:], y[20:]).log_density(z))
+
+
+# Few samples
+
+
+def random_relu_features(images: np.ndarray) -> np.ndarray:
+    """64 pixels to 128 features by a fixed random layer."""
+    weight = np.random.default_rng(0).normal(size=(64, 128)) / 8
+    return np.maximum(images @ weight, 0)
+
+
+def few_per_class(y: np.ndarray, count: int) -> np.ndarray:
+    return np.concatenate([np.flatnonzero(y == label)[:count] for label in np.unique(y)])
+
+
+@pytest.mark.parametrize("covariance", COVARIANCES)
+@pytest.mark.filterwarnings("ignore::ddu.errors.FewSamplesWarning")
+def test_ten_digits_a_class_in_128_dimensions_still_separate(covariance: Any) -> None:
+    images, y = map(np.asarray, load_digits(return_X_y=True))
+    images = images / 16
+    shuffled = np.random.default_rng(1).permuted(images[:500], axis=1)
+    z, outside = random_relu_features(images), random_relu_features(shuffled)
+    train, held_out = slice(0, 1300), slice(1300, None)
+    few = few_per_class(y[train], 10)
+    plenty = GaussianDensity(covariance).fit(z[train], y[train])
+    scarce = GaussianDensity(covariance).fit(z[few], y[few])
+    assert np.isfinite(scarce.log_density(z[held_out])).all()
+    assert auroc(plenty, z[held_out], outside) >= 0.98
+    assert auroc(scarce, z[held_out], outside) >= 0.9
+
+
+@pytest.mark.parametrize("covariance", COVARIANCES)
+@pytest.mark.filterwarnings("ignore::ddu.errors.FewSamplesWarning")
+def test_ten_samples_a_class_of_a_trained_networks_features_still_separate(real_data: Path, covariance: Any) -> None:
+    with np.load(real_data / "features_mnist.npz") as data:
+        z, y, inside, outside = data["z_train"], data["y_train"], data["z_test"], data["z_ood"]
+    few = few_per_class(y, 10)
+    plenty = auroc(GaussianDensity(covariance).fit(z, y), inside, outside)
+    scarce = auroc(GaussianDensity(covariance).fit(z[few], y[few]), inside, outside)
+    assert plenty >= 0.99
+    assert scarce >= 0.98
+
+
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_single_precision_keeps_the_ranking_of_a_trained_networks_features(real_data: Path, covariance: Any) -> None:
+    with np.load(real_data / "features_mnist.npz") as data:
+        density = GaussianDensity(covariance).fit(data["z_train"], data["y_train"])
+        points = np.concatenate([data["z_test"], data["z_ood"]])
+    single, double = density.log_density(points), density.log_density(points.astype(np.float64))
+    close(single, double, 1e-4)
+    assert rank_correlation(single, double) > 1 - 1e-8
+
+
+@pytest.mark.parametrize("shrinkage", ["auto", "oas", "ledoit_wolf", 0.1, None])
+@pytest.mark.parametrize("dim", [1, 3, 50])
+@pytest.mark.filterwarnings("ignore::ddu.errors.FewSamplesWarning")
+def test_two_samples_a_class_are_enough_in_any_dimension(blobs: Blobs, shrinkage: Any, dim: int) -> None:
+    z, y = blobs(classes=2, per_class=2, dim=dim)
+    for covariance in COVARIANCES if shrinkage != "ledoit_wolf" else COVARIANCES[:1]:
+        density = GaussianDensity(covariance, shrinkage=shrinkage, rank=2).fit(z, y)
+        near, far = density.log_density(z), density.log_density(z + 100)
+        assert torch.isfinite(near).all()
+        assert torch.isfinite(far).all()
+        assert near.min() > far.max()
+
+
+def test_few_samples_are_warned_of_with_class_counts_and_remedy(blobs: Blobs) -> None:
+    z, y = blobs(classes=3, per_class=9, dim=8)
+    keep = torch.cat([(y != 1).nonzero().flatten(), (y == 1).nonzero().flatten()[:5]])
+    with pytest.warns(FewSamplesWarning) as caught:
+        GaussianDensity().fit(z[keep], y[keep])
+    assert [str(warning.message) for warning in caught] == [
+        "The covariance of 1 of 3 classes is singular, with no more samples than features (8): 1 (5 samples). "
+        "The pooled covariance of all classes fills in (shrinkage='auto'). For a sharper density give each class more "
+        "than 8 samples, or use covariance='shared', 'low_rank' or pca=."
+    ]
+
+
+@pytest.mark.parametrize("call", ["fit", "log_density"])
+def test_the_warning_of_few_samples_points_at_the_callers_line(blobs: Blobs, call: str) -> None:
+    z, y = blobs(per_class=3, dim=8)
+    density = GaussianDensity().update(z, y)
+    with pytest.warns(FewSamplesWarning) as caught:
+        density.fit(z, y) if call == "fit" else density.log_density(z)
+    assert caught[0].filename == __file__
+
+
+def test_plenty_of_samples_are_not_warned_of(blobs: Blobs) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        GaussianDensity().fit(*blobs(per_class=9, dim=8))
+        GaussianDensity("shared").fit(*blobs(per_class=3, dim=8))
+
+
+# What comes in
+
+
+@pytest.mark.parametrize(
+    "disguise",
+    [
+        lambda z: z.numpy(),
+        lambda z: z.numpy().astype(">f8"),
+        lambda z: np.asfortranarray(z.numpy()),
+        lambda z: np.repeat(z.numpy(), 2, axis=1)[:, ::2],
+        lambda z: np.ascontiguousarray(z.numpy()[:, ::-1])[:, ::-1],
+        lambda z: np.lib.stride_tricks.as_strided(z.numpy(), writeable=False),
+        lambda z: z.T.contiguous().T,
+        lambda z: z.clone().requires_grad_(),
+    ],
+    ids=["numpy", "byte-swapped", "fortran", "strided", "reversed", "read-only", "transposed", "with-gradient"],
+)
+def test_the_layout_of_the_features_does_not_matter(blobs: Blobs, disguise: Callable[[Tensor], Any]) -> None:
+    z, y = blobs()
+    expected = GaussianDensity().fit(z, y).log_density(z)
+    density = GaussianDensity().fit(disguise(z), y.numpy().astype(">i2"))
+    scores = density.log_density(disguise(z))
+    assert type(scores) is type(disguise(z))
+    assert not getattr(scores, "requires_grad", False)
+    close(scores, expected, 1e-12)
+
+
+def test_unit_length_does_not_depend_on_layout_scale_or_overflow(blobs: Blobs) -> None:
+    z, y = blobs(dim=100, per_class=150)
+    z = z.float()
+    density = GaussianDensity(normalize=True).fit(z, y)
+    close(
+        GaussianDensity(normalize=True).fit(z.T.contiguous().T, y).log_density(z.double()),
+        density.log_density(z.double()),
+    )
+    large = GaussianDensity(normalize=True).fit(z * 2.0**100, y)
+    assert_close(large.log_density(z * 2.0**100), density.log_density(z), rtol=0, atol=0)
+    assert torch.isfinite(density.log_density(torch.zeros(1, 100))).all()
+
+
+def test_inputs_are_left_untouched(blobs: Blobs) -> None:
+    z, y = blobs()
+    z_before, y_before = z.clone(), y.clone()
+    GaussianDensity(normalize=True, standardize=True).fit(z, y).downdate(z[:9], y[:9]).log_density(z)
+    assert torch.equal(z, z_before)
+    assert torch.equal(y, y_before)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scored"),
+    [("f2", "f4"), ("f4", "f4"), ("f8", "f8"), ("i2", "f8"), ("u1", "f8"), ("u4", "f8"), ("?", "f8")],
+)
+def test_any_real_dtype_is_scored_in_single_or_double_precision(dtype: str, scored: str) -> None:
+    generator = np.random.default_rng(0)
+    z = generator.integers(0, 2 if dtype == "?" else 50, (60, 3)).astype(dtype)
+    y = np.arange(60) % 2
+    expected = GaussianDensity().fit(z.astype("f8"), y).log_density(z.astype("f8"))
+    scores = GaussianDensity().fit(z, y).log_density(z)
+    assert isinstance(scores, np.ndarray)
+    assert scores.dtype == scored
+    close(scores, expected, 1e-4 if scored == "f4" else 1e-12)
+
+
+def test_bfloat16_features_are_scored_as_they_are(blobs: Blobs) -> None:
+    z, y = blobs()
+    half = z.bfloat16()
+    close(GaussianDensity().fit(half, y).log_density(half), GaussianDensity().fit(half.float(), y).log_density(half))
+
+
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_no_rows_give_no_scores(blobs: Blobs, covariance: Any) -> None:
+    density = GaussianDensity(covariance, background=True).fit(*blobs())
+    none = torch.empty(0, 4)
+    assert density.log_density(none).shape == (0,)
+    assert density.class_log_density(none).shape == (0, 3)
+    assert density.posterior(none).shape == (0, 3)
+    assert density.relative_log_density(none).shape == (0,)
+    assert density.log_density(none.numpy()).shape == (0,)
+
+
+def test_updating_with_no_rows_changes_nothing(blobs: Blobs) -> None:
+    z, y = blobs()
+    density = GaussianDensity().fit(z, y)
+    before = density.log_density(z)
+    density.update(z[:0], y[:0]).downdate(z[:0], y[:0])
+    assert_close(density.log_density(z), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_one_class_is_one_gaussian(blobs: Blobs, covariance: Any) -> None:
+    z, y = blobs(classes=1)
+    density = GaussianDensity(covariance, rank=4, **PLAIN).fit(z, y)
+    matrix = np.cov(z.numpy().T)
+    matrix = np.diag(matrix.diagonal()) if covariance == "diagonal" else matrix
+    close(density.log_density(z), gaussian(z.numpy().mean(0), matrix).logpdf(z))
+    assert torch.equal(density.posterior(z), torch.ones(50, 1, dtype=torch.float64))
+
+
+# Awkward features
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.1, -3e4])
+@pytest.mark.parametrize("params", EVERY_KIND, ids=str)
+def test_dead_features_do_not_matter_inside_and_give_away_what_is_outside(
+    blobs: Blobs, params: dict[str, Any], constant: float
+) -> None:
+    z, y = blobs()
+    dead = torch.cat([z, torch.full((len(z), 2), constant, dtype=torch.float64)], dim=1)
+    density = GaussianDensity(**params).fit(dead, y)
+    scores = density.log_density(dead)
+    assert torch.isfinite(scores).all()
+    if not params.get("normalize") and not params.get("pca"):
+        spread = float(z.std())
+        nudged = dead + torch.tensor([0.0] * 4 + [1e-9 * spread, 0.0])
+        close(density.log_density(nudged), scores, 1e-3)
+        if params.get("covariance") != "low_rank":  # which spreads what it left out evenly over the rest
+            revived = dead + torch.tensor([0.0] * 4 + [spread, 0.0])
+            assert density.log_density(revived).max() < scores.min()
+
+
+# Unit length is not invariant to a shift
+@pytest.mark.parametrize("params", [kind for kind in EVERY_KIND if "normalize" not in kind], ids=str)
+def test_a_mean_a_million_deviations_away_costs_no_more_digits_than_the_data_lost(
+    blobs: Blobs, params: dict[str, Any]
+) -> None:
+    z, y = blobs()
+    # A grid of 2⁻²⁰, so that the shift itself loses nothing
+    z = (z * 2**20).round() / 2**20
+    here, there = GaussianDensity(**params).fit(z, y), GaussianDensity(**params).fit(z + 2**20, y)
+    close(there.log_density(z + 2**20), here.log_density(z), 1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("covariance", COVARIANCES)
+@pytest.mark.parametrize("dim", [4, 128])
+def test_log_density_is_finite_and_falls_along_a_ray_over_decades(
+    blobs: Blobs, covariance: Any, dtype: torch.dtype, dim: int
+) -> None:
+    z, y = blobs(classes=4, per_class=200, dim=dim)
+    density = GaussianDensity(covariance, rank=2).fit(z, y)
+    direction = torch.randn(dim, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    decades = torch.logspace(2, 12, 41, dtype=torch.float64)
+    scores = density.log_density((decades[:, None] * direction).to(dtype))
+    assert torch.isfinite(scores).all()
+    assert (scores.diff() < 0).all()
+    # Far away it is the squared distance that counts: a decade costs a factor of a hundred
+    assert_close((scores[8:] / scores[:-8] / 10**4)[20:].log10(), torch.zeros(13, dtype=dtype), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_posteriors_far_beyond_single_precision_are_still_probabilities(blobs: Blobs, covariance: Any) -> None:
+    z, y = blobs()
+    density = GaussianDensity(covariance, rank=2, background=True).fit(z, y)
+    far = torch.full((1, 4), 1e30)
+    assert_close(density.posterior(far).sum(1), torch.ones(1))
+    assert density.log_density(far) < density.log_density(torch.full((1, 4), 1e10))
+    assert not density.relative_log_density(far).isnan().any()
+
+
+# Refusals
+
+
+def nothing_happens(density: GaussianDensity) -> Callable[[], None]:
+    """A check that the density is, to the last bit, as it is now."""
+    before = {name: tensor.clone() for name, tensor in density.state_tensors().items()}
+    z = torch.linspace(-3, 3, 5 * before["mean"].shape[1], dtype=torch.float64).view(5, -1)
+    scores = density.log_density(z)
+
+    def check() -> None:
+        after = density.state_tensors()
+        assert after.keys() == before.keys()
+        assert all(torch.equal(after[name], before[name]) for name in before)
+        assert torch.equal(density.log_density(z), scores)
+
+    return check
+
+
+def bad(z: Tensor, row: int, column: int, value: float) -> Tensor:
+    z = z.clone()
+    z[row, column] = value
+    return z
+
+
+Z = torch.randn(6, 4, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+Y = torch.tensor([0, 1, 2, 0, 1, 2])
+REFUSALS = {
+    "nan": (
+        bad(Z, 2, 1, float("nan")),
+        Y,
+        FeatureError,
+        "1 of 6 rows of features are not finite; the first value is nan at row 2, column 1. Check the network's "
+        "weights and inputs, or drop those rows.",
+    ),
+    "infinite": (
+        bad(Z, 5, 0, -float("inf")),
+        Y,
+        FeatureError,
+        "1 of 6 rows of features are not finite; the first value is -inf at row 5, column 0. Check the network's "
+        "weights and inputs, or drop those rows.",
+    ),
+    "overflowed half": (
+        bad(Z, 1, 3, 1e6).half(),
+        Y,
+        FeatureError,
+        "1 of 6 rows of features are not finite; the first value is inf at row 1, column 3. float16 overflows beyond "
+        "65504: run the network in float32 or bfloat16.",
+    ),
+    "other width": (
+        Z[:, :3],
+        Y,
+        FeatureError,
+        "The density was fitted on 4 features, these have 3. Use features of the same layer of the same network, or "
+        "fit again.",
+    ),
+    "one row": (
+        Z[0],
+        Y[:1],
+        FeatureError,
+        "Features must have shape (samples, features). Got (4,): reshape a single sample with z[None, :].",
+    ),
+    "maps": (
+        Z[:, :, None, None],
+        Y,
+        FeatureError,
+        "Features must have shape (samples, features). Got (6, 4, 1, 1): pool or flatten them first.",
+    ),
+    "float labels": (
+        Z,
+        Y.float(),
+        LabelError,
+        "Labels must be integers from 0 to the number of classes - 1. Got dtype torch.float32: convert class indices "
+        "with y.long(), one-hot or soft labels with y.argmax(1).",
+    ),
+    "negative label": (
+        Z,
+        torch.tensor([0, 1, 2, 0, -1, 2]),
+        LabelError,
+        "Labels must not be negative. Got -1 at position 4: drop unlabelled samples before fitting.",
+    ),
+    "label out of range": (
+        Z,
+        torch.tensor([0, 1, 2, 3, 1, 2]),
+        LabelError,
+        "Labels must be below the number of classes, 3. Got 3 at position 3: check that labels are indices from 0 to "
+        "2.",
+    ),
+    "fewer labels": (
+        Z,
+        Y[:5],
+        LabelError,
+        "There are 6 rows of features but 5 labels: give one label a row.",
+    ),
+}
+
+
+@pytest.mark.parametrize("action", ["update", "downdate"])
+@pytest.mark.parametrize("kind", REFUSALS)
+def test_bad_input_is_refused_and_the_density_left_as_it_was(blobs: Blobs, kind: str, action: str) -> None:
+    z, y, error, message = REFUSALS[kind]
+    density = GaussianDensity(num_classes=3).fit(*blobs())
+    unchanged = nothing_happens(density)
+    with pytest.raises(error) as caught:
+        getattr(density, action)(z, y)
+    assert str(caught.value) == message
+    unchanged()
+
+
+@pytest.mark.parametrize("kind", ["nan", "infinite", "overflowed half", "other width", "one row", "maps"])
+@pytest.mark.parametrize("method", ["log_density", "class_log_density", "posterior"])
+def test_bad_features_are_not_scored(blobs: Blobs, kind: str, method: str) -> None:
+    z, _, error, message = REFUSALS[kind]
+    density = GaussianDensity().fit(*blobs())
+    with pytest.raises(error) as caught:
+        getattr(density, method)(z)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0, 0, 1, 1, 3, 3], "Class 2 has 0 of the 6 samples, out of 4 classes. Every class needs at least 2 to have a "
+         "density: add samples, or number the classes that do occur from 0 without gaps."),
+        ([1, 1, 3, 3, 3, 3], "Classes 0, 2 have 0 of the 6 samples, out of 4 classes. Every class needs at least 2 to "
+         "have a density: add samples, or number the classes that do occur from 0 without gaps."),
+        ([0, 0, 1, 2, 2, 2], "Class 1 has 1 sample, and a variance needs at least 2: add samples, or leave the class "
+         "out."),
+        ([0, 0, 1, 2, 3, 3], "Classes 1, 2 have 1 sample, and a variance needs at least 2: add samples, or leave the "
+         "class out."),
+    ],
+)  # fmt: skip
+def test_a_refused_fit_keeps_the_earlier_one(blobs: Blobs, labels: list[int], message: str) -> None:
+    density = GaussianDensity().fit(*blobs())
+    unchanged = nothing_happens(density)
+    with pytest.raises(LabelError) as caught:
+        density.fit(Z, torch.tensor(labels))
+    assert str(caught.value) == message
+    unchanged()
+
+
+def test_forgetting_more_than_was_seen_is_refused(blobs: Blobs) -> None:
+    z, y = blobs()
+    density = GaussianDensity().fit(z, y)
+    unchanged = nothing_happens(density)
+    with pytest.raises(LabelError) as caught:
+        density.downdate(torch.cat([z, Z]), torch.cat([y, torch.full((6,), 2)]))
+    assert str(caught.value) == (
+        "Cannot forget 56 samples of class 2: only 50 have been seen. Give downdate the samples that were given to "
+        "fit or update."
+    )
+    unchanged()
+
+
+def test_forgetting_what_was_never_seen_is_refused() -> None:
+    z = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 4.0], [0.0, 0.0], [1.0, 1.0], [0.0, 2.0]])
+    density = GaussianDensity().fit(z, torch.tensor([0, 0, 0, 1, 1, 1]))
+    unchanged = nothing_happens(density)
+    with pytest.raises(FeatureError) as caught:
+        density.downdate(torch.tensor([[0.0, 0.0], [11.0, 1.0]]), torch.tensor([0, 1]))
+    assert str(caught.value) == (
+        "These 1 samples of class 1 spread further (113.8) than all 3 that have been seen (2.667), so they were not "
+        "among them. Give downdate the samples that were given to fit or update."
+    )
+    unchanged()
+
+
+def test_merging_another_width_or_other_parameters_is_refused(blobs: Blobs) -> None:
+    density = GaussianDensity().fit(*blobs())
+    unchanged = nothing_happens(density)
+    with pytest.raises(FeatureError) as caught:
+        density.merge(GaussianDensity().fit(*blobs(dim=3)))
+    assert str(caught.value) == ("A density of 4 features does not merge with one of 3: fit both on the same layer.")
+    with pytest.raises(InputError) as caught:
+        density.merge(GaussianDensity("shared", shrinkage=0.5).fit(*blobs()))
+    assert str(caught.value) == (
+        "Densities with different parameters do not merge: covariance='full' and 'shared', shrinkage='auto' and 0.5. "
+        "Make both alike."
+    )
+    unchanged()
+
+
+@pytest.mark.parametrize("method", ["log_density", "class_log_density", "posterior"])
+def test_scoring_before_fitting_is_refused(method: str) -> None:
+    with pytest.raises(NotFittedError) as caught:
+        getattr(GaussianDensity(), method)(Z)
+    assert str(caught.value) == (
+        "This GaussianDensity has seen no samples yet. Call fit(z, y) or update(z, y) before scoring."
+    )
+
+
+def test_forgetting_before_fitting_is_refused() -> None:
+    with pytest.raises(NotFittedError):
+        GaussianDensity().downdate(Z, Y)
+
+
+def test_a_density_with_a_class_of_one_is_not_scored_until_there_are_two(blobs: Blobs) -> None:
+    z, y = blobs()
+    density = GaussianDensity().update(z, y).update(z[:1], torch.tensor([3]))
+    with pytest.raises(LabelError, match=r"^Class 3 has 1 sample, and a variance needs at least 2"):
+        density.log_density(z)
+    density.update(z[1:9], torch.full((8,), 3))
+    assert torch.isfinite(density.log_density(z)).all()
+
+
+@pytest.mark.parametrize("covariance", COVARIANCES)
+@pytest.mark.filterwarnings("ignore::ddu.errors.FewSamplesWarning")
+def test_a_singular_covariance_without_any_regularisation_is_refused_in_words(blobs: Blobs, covariance: Any) -> None:
+    z, y = blobs(per_class=3, dim=4)
+    singular = torch.cat([z, torch.zeros(len(z), 1)], dim=1)[:-1]
+    with pytest.raises(FeatureError) as caught:
+        GaussianDensity(covariance, rank=2, **PLAIN).fit(singular, y[:-1])
+    assert str(caught.value) == (
+        f"A covariance of 5 features is singular, from 2 samples in class {int(y[-1])}, the smallest: some direction "
+        "has no variance. Use shrinkage='auto', or a regularization above 0."
+    )
+
+
+def test_features_that_never_vary_are_refused() -> None:
+    with pytest.raises(FeatureError) as caught:
+        GaussianDensity("shared").fit(torch.ones(6, 4), Y)
+    assert str(caught.value) == (
+        "Every feature is constant within every class, so there is no variance to fit a Gaussian to. Tap an earlier "
+        "layer, or check that the network's features differ between inputs."
+    )
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"covariance": "tied"}, "The 'covariance' parameter of GaussianDensity must be one of 'full', 'shared', "
+         "'diagonal', 'low_rank'. Got 'tied' instead."),
+        ({"shrinkage": 3}, "The 'shrinkage' parameter of GaussianDensity must be a float in [0, 1]. Got 3 instead."),
+        ({"shrinkage": "lw"}, "The 'shrinkage' parameter of GaussianDensity must be None, a float in [0, 1], 'auto', "
+         "'oas' or 'ledoit_wolf'. Got 'lw' instead."),
+        ({"regularization": -1.0}, "The 'regularization' parameter of GaussianDensity must be a finite float of at "
+         "least 0. Got -1.0 instead."),
+        ({"prior": "flat"}, "The 'prior' parameter of GaussianDensity must be 'empirical' or 'uniform'. Got 'flat' "
+         "instead."),
+        ({"rank": 0}, "The 'rank' parameter of GaussianDensity must be an integer of at least 1. Got 0 instead."),
+        ({"pca": 1.5}, "The 'pca' parameter of GaussianDensity must be None, a number of components, or a share of "
+         "the variance between 0 and 1. Got 1.5 instead."),
+        ({"num_classes": 0}, "The 'num_classes' parameter of GaussianDensity must be None or an integer of at least "
+         "1. Got 0 instead."),
+    ],
+)  # fmt: skip
+def test_wrong_parameters_are_named(blobs: Blobs, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        GaussianDensity(**params).fit(*blobs())
+    assert str(caught.value) == message
+
+
+def test_ledoit_wolf_without_full_matrices_is_not_supported(blobs: Blobs) -> None:
+    with pytest.raises(NotSupportedError) as caught:
+        GaussianDensity("diagonal", shrinkage="ledoit_wolf").fit(*blobs())
+    assert str(caught.value) == (
+        "shrinkage='ledoit_wolf' needs covariance='full' without standardize or pca. Got covariance='diagonal', "
+        "standardize=False, pca=None: use shrinkage='oas', which goes with all of them."
+    )
+
+
+def test_repr_is_the_call_that_makes_it() -> None:
+    density = GaussianDensity("shared", shrinkage=0.5, pca=3)
+    assert eval(repr(density)).get_params() == density.get_params()

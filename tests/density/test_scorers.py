@@ -1,0 +1,139 @@
+"""Scorers: shortcuts change no number, and low rank stays low."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import multivariate_normal
+from torch import Tensor
+from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ddu.density import GaussianDensity
+from ddu.density._scorers import DiagonalScorer, FullScorer, LowRankScorer, Scorer, SharedScorer
+
+Blobs = Callable[..., tuple[Tensor, Tensor]]
+# The stubs take a covariance for an integer
+gaussian: Any = multivariate_normal
+
+
+def gaussians(classes: int, dim: int, *, distance: float, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """log π, means and covariances."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    root = normal(classes, dim, 2 * dim) * torch.linspace(2, 0.1, dim, dtype=torch.float64)[:, None]
+    covariance = root @ root.mT / (2 * dim)
+    return torch.log_softmax(normal(classes), 0), distance * normal(classes, dim), covariance
+
+
+def draw(mean: Tensor, covariance: Tensor, count: int, seed: int = 1) -> Tensor:
+    noise = torch.randn(
+        len(mean), count, mean.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
+    return (mean[:, None] + noise @ torch.linalg.cholesky(covariance).mT).flatten(0, 1)
+
+
+# Distances from classes on top of each other to classes that cannot be confused, and points from inside to far out
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("distance", [0.0, 0.05, 0.3, 3.0, 100.0])
+@pytest.mark.parametrize(("classes", "dim"), [(3, 128), (10, 128), (40, 160)])
+def test_classes_without_a_chance_are_skipped_without_changing_the_result(
+    classes: int, dim: int, distance: float, dtype: torch.dtype
+) -> None:
+    log_prior, mean, covariance = gaussians(classes, dim, distance=distance)
+    scorer = FullScorer(log_prior, mean, covariance).to(dtype)
+    points = draw(mean, covariance, 5)
+    between = (points[::3] + points[1:][: len(points[::3])]) / 2 if len(points) % 3 else points.roll(1, 0) / 2
+    everywhere = torch.cat([points, between, points * 30, points * 1e4]).to(dtype)
+    expected = torch.logsumexp(scorer.class_log_density(everywhere) + log_prior.to(dtype), dim=1)
+    assert_close(scorer.log_density(everywhere), expected, rtol=4 * torch.finfo(dtype).eps * dim, atol=0)
+    assert_close(scorer(everywhere), expected, rtol=0, atol=0)
+
+
+def test_close_seconds_count_even_where_the_bound_is_tight() -> None:
+    """On the lines between the means of classes alike, coordinates beyond the bound's add nothing to it."""
+    log_prior, mean, covariance = gaussians(4, 128, distance=0.2)
+    scorer = FullScorer(log_prior, mean, covariance[:1].expand_as(covariance))
+    points = torch.cat([share * mean + (1 - share) * mean.roll(1, 0) for share in (0.5, 0.52, 0.6, 0.9, 1.0)])
+    expected = torch.logsumexp(scorer.class_log_density(points) + log_prior, dim=1)
+    assert_close(scorer.log_density(points), expected, rtol=1e-12, atol=0)
+
+
+def test_most_classes_are_skipped_where_classes_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    log_prior, mean, covariance = gaussians(20, 128, distance=3.0)
+    scorer = FullScorer(log_prior, mean, covariance)
+    scored: list[int] = []
+    fill = FullScorer._fill
+
+    def counting(self: FullScorer, joint: Tensor, x: Tensor, offset: Tensor, wanted: Tensor) -> None:
+        scored.append(int(wanted.sum()))
+        fill(self, joint, x, offset, wanted)
+
+    monkeypatch.setattr(FullScorer, "_fill", counting)
+    scorer.log_density(draw(mean, covariance, 5))
+    assert sum(scored) < 100 * 20 / 4  # pairs of points and classes
+
+
+def test_the_bound_is_above_the_exact_value() -> None:
+    log_prior, mean, covariance = gaussians(5, 128, distance=0.5)
+    scorer = FullScorer(log_prior, mean, covariance)
+    x = (draw(mean, covariance, 20) - scorer.centre) @ scorer.basis.T
+    exact = scorer._distances(x)
+    previous = torch.zeros_like(exact)
+    for rows in (1, 32, 64, 127, 128):
+        bound = scorer._distances(x, rows)
+        assert (bound >= previous - 1e-9).all()
+        assert (bound <= exact + 1e-9).all()
+        previous = bound
+    assert_close(previous, exact)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 5])
+@pytest.mark.parametrize("dim", [1, 3, 130])
+def test_every_scorer_equals_scipy(classes: int, dim: int) -> None:
+    log_prior, mean, covariance = gaussians(classes, dim, distance=1.0)
+    points = draw(mean, covariance, 4)
+    variance = covariance.diagonal(dim1=1, dim2=2)
+    rank = max(dim // 2, 1)
+    directions = torch.linalg.eigh(covariance)[1][..., :rank]
+    spread = torch.linspace(3, 1, rank, dtype=torch.float64).expand(classes, rank)
+    rest = torch.full((classes,), 0.5, dtype=torch.float64)
+    low_rank = (directions * (spread - 0.5)[:, None]) @ directions.mT + 0.5 * torch.eye(dim, dtype=torch.float64)
+    scorers: list[tuple[Scorer, Tensor]] = [
+        (FullScorer(log_prior, mean, covariance), covariance),
+        (SharedScorer(log_prior, mean, covariance[0]), covariance[:1].expand_as(covariance)),
+        (DiagonalScorer(log_prior, mean, variance), torch.diag_embed(variance)),
+        (LowRankScorer(log_prior, mean, directions, spread, rest), low_rank),
+    ]
+    for scorer, matrices in scorers:
+        expected = np.stack(
+            [gaussian(m, s).logpdf(points).reshape(-1) for m, s in zip(mean, matrices, strict=True)], axis=1
+        )
+        actual = scorer.class_log_density(points).numpy()
+        # Relative to the typical magnitude: a log-density may cross zero
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-9 * np.abs(expected).mean())
+
+
+def test_low_rank_never_forms_a_square_matrix() -> None:
+    dim = 3000
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(40, dim, generator=generator)
+    y = torch.arange(40) % 2
+    sizes: list[int] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            sizes.extend(t.nbytes for t in tree_leaves(out) if isinstance(t, Tensor))
+            return out
+
+    with Watch():
+        density = GaussianDensity("low_rank", rank=4, background=True).fit(z, y)
+        assert torch.isfinite(density.relative_log_density(z)).all()
+    assert max(sizes) <= dim * 40 * 8  # the samples themselves in double precision

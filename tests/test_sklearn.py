@@ -1,0 +1,158 @@
+"""The scikit-learn estimator: scikit-learn's own checks, and its answers against those of independent models."""
+
+import os
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import ddu
+from ddu.errors import InputError, LabelError
+from ddu.sklearn import GaussianDensityClassifier
+
+# Every check counts: those of array libraries are skipped unless scipy was imported with this variable set.
+_ALL_CHECKS = """
+import warnings
+warnings.simplefilter("error")
+from sklearn.utils.estimator_checks import check_estimator
+from ddu.sklearn import GaussianDensityClassifier
+results = check_estimator(GaussianDensityClassifier(), on_skip=None, on_fail="raise")
+print(len(results), {result["status"] for result in results})
+"""
+
+
+def data(samples=300, seed=0, labels=("apple", "bear", "car")):
+    rng = np.random.default_rng(seed)
+    y = np.arange(samples) % len(labels)
+    mixing = rng.normal(size=(len(labels), 3, 3))
+    X = np.einsum("nij,nj->ni", mixing[y], rng.normal(size=(samples, 3))) + 2 * rng.normal(size=(len(labels), 3))[y]
+    return X, np.array(labels)[y]
+
+
+def test_every_check_of_scikit_learn_passes():
+    run = subprocess.run(
+        [sys.executable, "-c", _ALL_CHECKS],
+        env=os.environ | {"SCIPY_ARRAY_API": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    count, statuses = run.stdout.split(maxsplit=1)
+    assert statuses.strip() == "{'passed'}"
+    assert int(count) > 40
+
+
+def spread(X, y, factor):
+    """The same class means, with deviations that are `factor` times as large."""
+    mean = np.array([X[y == label].mean(0) for label in y])
+    return mean + factor * (X - mean)
+
+
+def test_unshrunk_full_covariance_equals_quadratic_discriminant_analysis():
+    X, y = data()
+    ours = GaussianDensityClassifier(shrinkage=None, regularization=0.0).fit(X, y)
+    # sklearn divides a class's scatter by n = 100, we by n - 1
+    reference = QuadraticDiscriminantAnalysis().fit(spread(X, y, np.sqrt(100 / 99)), y)
+    np.testing.assert_array_equal(ours.predict(X), reference.predict(X))
+    np.testing.assert_allclose(ours.predict_proba(X), reference.predict_proba(X), rtol=1e-7)
+
+
+def test_shared_covariance_equals_linear_discriminant_analysis():
+    X, y = data()
+    ours = GaussianDensityClassifier("shared", shrinkage=None, regularization=0.0).fit(X, y)
+    # sklearn divides the pooled scatter by N = 300, we by N - C
+    reference = LinearDiscriminantAnalysis(solver="lsqr").fit(spread(X, y, np.sqrt(300 / 297)), y)
+    np.testing.assert_array_equal(ours.predict(X), reference.predict(X))
+    np.testing.assert_allclose(ours.predict_proba(X), reference.predict_proba(X), rtol=1e-7)
+
+
+def log_normal(X, samples):
+    cov: Any = np.cov(samples.T)
+    return multivariate_normal.logpdf(X, samples.mean(0), cov)
+
+
+def test_score_samples_is_the_log_density_of_the_mixture():
+    X, y = data()
+    ours = GaussianDensityClassifier(shrinkage=None, regularization=0.0).fit(X, y)
+    parts = [np.log(np.mean(y == c)) + log_normal(X, X[y == c]) for c in ours.classes_]
+    np.testing.assert_allclose(ours.score_samples(X), logsumexp(parts, axis=0), rtol=1e-9)
+
+
+def test_log_probabilities_stay_finite_far_from_all_classes():
+    X, y = data()
+    far = 1e4 * np.ones((1, 3))
+    log_proba = GaussianDensityClassifier().fit(X, y).predict_log_proba(far)
+    assert np.isfinite(log_proba).all()
+    assert log_proba.min() < -1000
+
+
+def test_partial_fit_in_pieces_equals_fit():
+    X, y = data()
+    whole = GaussianDensityClassifier().fit(X, y)
+    pieces = GaussianDensityClassifier().partial_fit(X[:1], y[:1], classes=["car", "bear", "apple"])
+    pieces.partial_fit(X[1:100], y[1:100]).partial_fit(X[100:], y[100:])
+    np.testing.assert_array_equal(pieces.classes_, whole.classes_)
+    np.testing.assert_allclose(pieces.predict_log_proba(X), whole.predict_log_proba(X), rtol=1e-7, atol=1e-9)
+
+
+def test_fit_after_partial_fit_forgets():
+    X, y = data()
+    other, names = data(seed=1, labels=("x", "y"))
+    refitted = GaussianDensityClassifier().fit(other, names).fit(X, y)
+    np.testing.assert_array_equal(refitted.score_samples(X), GaussianDensityClassifier().fit(X, y).score_samples(X))
+
+
+def test_grid_search_in_a_pipeline_and_pickling_work():
+    X, y = data()
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), GaussianDensityClassifier()),
+        {"gaussiandensityclassifier__covariance": ["full", "shared", "diagonal", "low_rank"]},
+        cv=2,
+    ).fit(X, y)
+    # the classes differ in their covariances, not only in their variances
+    assert search.best_params_ == {"gaussiandensityclassifier__covariance": "full"}
+    again = pickle.loads(pickle.dumps(search.best_estimator_))
+    np.testing.assert_array_equal(again.predict_proba(X), search.predict_proba(X))
+
+
+def test_every_parameter_of_the_density_that_concerns_a_classifier_is_a_parameter():
+    theirs = set(ddu.GaussianDensity().get_params()) - {"background", "num_classes"}
+    assert set(GaussianDensityClassifier().get_params()) == theirs
+
+
+def test_partial_fit_needs_to_know_the_classes():
+    X, y = data()
+    with pytest.raises(InputError) as caught:
+        GaussianDensityClassifier().partial_fit(X, y)
+    assert str(caught.value) == "The first call of partial_fit needs classes=, all labels that there will ever be."
+
+
+def test_partial_fit_refuses_new_classes():
+    X, y = data()
+    model = GaussianDensityClassifier().partial_fit(X[y != "car"], y[y != "car"], classes=["apple", "bear"])
+    before = model.score_samples(X)
+    with pytest.raises(LabelError) as caught:
+        model.partial_fit(X, y)
+    assert str(caught.value) == (
+        "The labels ['car'] are not among the 2 classes of the first partial_fit: name them there, or fit again."
+    )
+    np.testing.assert_array_equal(model.score_samples(X), before)
+
+
+def test_a_class_of_one_sample_is_refused_and_leaves_the_earlier_fit():
+    X, y = data()
+    model = GaussianDensityClassifier().fit(X, y)
+    before = model.predict(X)
+    with pytest.raises(LabelError, match="Class 1 has 1 sample, and a variance needs at least 2"):
+        model.fit(X[:3], ["one", "one", "two"])
+    np.testing.assert_array_equal(model.predict(X), before)

@@ -1,0 +1,336 @@
+"""The contracts pass what is sound, and name what is broken."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import ddu
+from ddu import testing
+from ddu.artifacts import load_artifact
+from ddu.density import ClassMoments
+from ddu.testing import check_density, check_detector
+from ddu.types import Verdict
+
+
+@pytest.mark.parametrize("covariance", ["full", "shared", "diagonal", "low_rank"])
+def test_ddu_keeps_to_the_contract(covariance):
+    # one direction less than there are features, so that the low-rank density has a rest
+    check_detector(lambda model: ddu.DDU(model, density=ddu.GaussianDensity(covariance, rank=15)))
+
+
+def test_ddu_with_a_background_keeps_to_the_contract():
+    # Far out, the ratio of two Gaussians is ruled by the wider one. With class covariances of their own that may be a
+    # class's, so that only the shared covariance is sure to fall.
+    check_detector(lambda model: ddu.DDU(model, density=ddu.GaussianDensity("shared", background=True)))
+    check_detector(lambda model: ddu.DDU(model, density=ddu.GaussianDensity(background=True)), distance_aware=False)
+
+
+@pytest.mark.parametrize("features", ["2", lambda x: x], ids=["layer", "callable"])
+def test_ddu_keeps_to_the_contract_wherever_features_are_taken(features):
+    check_detector(
+        lambda model: ddu.DDU(model, features=features),
+        load=lambda folder, model: ddu.load(folder, model, features=features),
+    )
+
+
+class ActsUnfitted(ddu.DDU):
+    def predict(self, x):
+        if not self.density.is_fitted:
+            self.fit([(torch.sin(torch.arange(240.0)).reshape(60, 4), torch.arange(60) % 3)])
+        return super().predict(x)
+
+
+class ReturnsAnother(ddu.DDU):
+    def fit(self, loader, **options):
+        return type(self)(self.model)
+
+
+class ScalesInputsInPlace(ddu.DDU):
+    def predict(self, x):
+        if isinstance(x, torch.Tensor):
+            x.mul_(1.001)
+        return super().predict(x)
+
+
+class LeavesEvaluationMode(ddu.DDU):
+    def predict(self, x):
+        self.model.eval()
+        return super().predict(x)
+
+
+class LeavesAHook(ddu.DDU):
+    def fit(self, loader, **options):
+        self.model.register_forward_hook(lambda *_: None)
+        return super().fit(loader, **options)
+
+
+class ClearsGradients(ddu.DDU):
+    def calibrate(self, loader, false_alarm_rate=0.01, **options):
+        self.model.zero_grad()
+        return super().calibrate(loader, false_alarm_rate, **options)
+
+
+class Seeds(ddu.DDU):
+    def fit(self, loader, **options):
+        torch.manual_seed(0)
+        return super().fit(loader, **options)
+
+
+class DrawsFromPython(ddu.DDU):
+    def predict(self, x):
+        random.random()
+        return super().predict(x)
+
+
+class Unnormalised(ddu.DDU):
+    def predict(self, x):
+        p = super().predict(x)
+        return replace(p, probs=1.01 * p.probs)
+
+
+class EntropyInBits(ddu.DDU):
+    def predict(self, x):
+        p = super().predict(x)
+        return replace(p, aleatoric=p.aleatoric / np.log(2))
+
+
+class FlippedSign(ddu.DDU):
+    def predict(self, x):
+        p = super().predict(x)
+        return replace(p, epistemic=p.log_density)
+
+
+class FlippedDensity(ddu.DDU):
+    def predict(self, x):
+        p = super().predict(x)
+        return replace(p, epistemic=-p.epistemic, log_density=-p.log_density)
+
+
+class Jitters(ddu.DDU):
+    calls = 0
+
+    def predict(self, x):
+        self.calls += 1
+        p = super().predict(x)
+        return replace(p, epistemic=p.epistemic + self.calls, log_density=p.log_density - self.calls)
+
+
+class RanksWithinTheBatch(ddu.DDU):
+    def predict(self, x):
+        p = super().predict(x)
+        centre = p.epistemic.mean()
+        return replace(p, epistemic=p.epistemic - centre, log_density=p.log_density + centre)
+
+
+class TensorsOnly(ddu.DDU):
+    def predict(self, x):
+        return super().predict(x.clone())
+
+
+class SkipsTheFirstBatch(ddu.DDU):
+    def fit(self, loader, **options):
+        return super().fit(list(loader)[1:], **options)
+
+
+class NeverForgetsSamples(ddu.DDU):
+    def _accept(self, density):
+        return super()._accept(density.merge(self.density) if self.density.is_fitted else density)
+
+    def _fresh_density(self, num_classes):
+        return super()._fresh_density(self.density.num_classes or num_classes)
+
+
+class NeverForgetsCalibration(ddu.DDU):
+    def _forget_calibration(self):
+        if not hasattr(self, "temperature"):
+            super()._forget_calibration()
+
+
+class FlagsTheKnown(ddu.DDU):
+    def predict(self, x):
+        p = super().predict(x)
+        if p.verdict is None:
+            return p
+        flipped = np.where(
+            p.verdict == Verdict.OUT_OF_DISTRIBUTION, Verdict.IN_DISTRIBUTION, Verdict.OUT_OF_DISTRIBUTION
+        )
+        return replace(p, verdict=flipped)
+
+
+class AlwaysGivesVerdicts(ddu.DDU):
+    def predict(self, x):
+        p = super().predict(x)
+        return replace(p, verdict=np.full(len(p), Verdict.AMBIGUOUS, dtype=object)) if p.verdict is None else p
+
+
+class CriesWolf(ddu.DDU):
+    def calibrate(self, loader, false_alarm_rate=0.01, **options):
+        return super().calibrate(loader, 3 * false_alarm_rate, **options)
+
+
+class ForgetsTheTemperature(ddu.DDU):
+    def save(self, folder):
+        temperature, self.temperature = self.temperature, 1.0
+        super().save(folder)
+        self.temperature = temperature
+
+
+class SavesOnce(ddu.DDU):
+    def save(self, folder):
+        if not (Path(folder) / "manifest.json").exists():
+            super().save(folder)
+
+
+@pytest.mark.parametrize(
+    ("broken", "promise"),
+    [
+        (ActsUnfitted, "before fit, predict raises NotFittedError. It predicted."),
+        (ReturnsAnother, "fit and calibrate return the detector. fit returns something else."),
+        (ScalesInputsInPlace, "inputs and labels are left as they were. After predict this is different: inputs."),
+        (LeavesEvaluationMode, "gradients and hooks are left as they were. After predict this is different: mode of 0"),
+        (LeavesAHook, "hooks are left as they were. After fit this is different: hooks of model (Sequential)."),
+        (ClearsGradients, "hooks are left as they were. After calibrate this is different: gradient of 0.bias"),
+        (Seeds, "the global random state is left as it was. After fit this is different: torch."),
+        (DrawsFromPython, "the global random state is left as it was. After predict this is different: python."),
+        (Unnormalised, "probabilities sum to one, the label is the likeliest class"),
+        (EntropyInBits, "aleatoric and the entropy of the probabilities: relative difference 0.4"),
+        (FlippedSign, "epistemic is -log_density where there is a density. The first are"),
+        (Jitters, "predicting twice gives the same. epistemic is different the second time."),
+        (RanksWithinTheBatch, "neither the order of a batch nor its size changes a prediction. epistemic in batches"),
+        (TensorsOnly, "numpy arrays are as good as tensors. AttributeError: 'numpy.ndarray' object has no"),
+        (SkipsTheFirstBatch, "fitting in other batches gives the same. epistemic after a fit in other batches"),
+        (NeverForgetsSamples, "fitting again forgets the earlier fit and its calibration. epistemic of a second fit"),
+        (NeverForgetsCalibration, "calibration. There are verdicts from the calibration of the earlier fit."),
+        (FlippedDensity, "inputs far from the training data have a larger epistemic score. A far input scores above"),
+        (AlwaysGivesVerdicts, "fitting again forgets the earlier fit and its calibration. There are verdicts"),
+        (FlagsTheKnown, "inputs far from the training data have a larger epistemic score. 0% of them are flagged"),
+        (CriesWolf, "about the false-alarm rate of new data is flagged. Asked for 0.1 ± 0.071, 0.2"),
+        (ForgetsTheTemperature, "a saved detector loads with the same predictions. probs is different after loading."),
+        (SavesOnce, "saving over an older detector replaces it. The folder still holds the older calibration."),
+    ],
+)
+def test_a_broken_detector_is_named(broken, promise):
+    with pytest.raises(AssertionError) as caught:
+        check_detector(broken)
+    message = str(caught.value)
+    assert message.startswith("The contract says: ")
+    assert promise in message
+
+
+class SoftmaxEntropy(ddu.DDU):
+    """A score that knows nothing of distance."""
+
+    def predict(self, x):
+        p = super().predict(x)
+        verdict = p.verdict
+        if self.density_threshold is not None:
+            verdict = np.where(p.aleatoric > -self.density_threshold, Verdict.OUT_OF_DISTRIBUTION, Verdict.AMBIGUOUS)
+        return replace(p, epistemic=p.aleatoric, log_density=-p.aleatoric, verdict=verdict)
+
+    def calibrate(self, loader, false_alarm_rate=0.01, **options):
+        super().calibrate(loader, false_alarm_rate, **options)
+        scores = torch.cat([super(SoftmaxEntropy, self).predict(x).aleatoric for x, _ in loader])
+        self.density_threshold = -float(scores.quantile(1 - false_alarm_rate))
+        return self
+
+
+def load_softmax_entropy(folder, model):
+    return SoftmaxEntropy.restore(*load_artifact(folder), model)
+
+
+def test_a_score_of_logits_alone_passes_without_the_check_of_distance():
+    with pytest.raises(AssertionError, match="inputs far from the training data have a larger epistemic score"):
+        check_detector(SoftmaxEntropy)
+    check_detector(SoftmaxEntropy, load=load_softmax_entropy, distance_aware=False)
+
+
+@pytest.mark.parametrize("options", [{}, {"normalize": True}, {"standardize": True}, {"pca": 3}, {"shrinkage": None}])
+@pytest.mark.parametrize("covariance", ["full", "shared", "diagonal", "low_rank"])
+def test_the_gaussian_density_keeps_to_the_contract(covariance, options):
+    check_density(lambda: ddu.GaussianDensity(covariance, rank=2, **options))
+
+
+class Density(ddu.GaussianDensity):
+    """One that can be broken: its `fit` makes a density of its own kind."""
+
+    def fit(self, z, y):
+        self._moments, self._cache = None, {}
+        return self.update(z, y)
+
+
+class ScoresUnfitted(Density):
+    def log_density(self, z):
+        return super().log_density(z) if self.is_fitted else torch.zeros(len(z))
+
+
+class Upside(Density):
+    def log_density(self, z):
+        return -super().log_density(z)
+
+
+class KeepsOld(Density):
+    def fit(self, z, y):
+        return self.update(z, y)
+
+
+class LastPieceOnly(Density):
+    def update(self, z, y):
+        self._moments: ClassMoments | None = None
+        return super().update(z, y)
+
+
+class TensorsOut(Density):
+    def log_density(self, z):
+        return torch.as_tensor(super().log_density(z))
+
+
+class CentresInPlace(Density):
+    def update(self, z, y):
+        z -= 0.01
+        return super().update(z, y)
+
+
+class WithinBatch(Density):
+    def log_density(self, z):
+        scores = super().log_density(z)
+        return scores - scores.max()
+
+
+@pytest.mark.parametrize(
+    ("broken", "promise"),
+    [
+        (ScoresUnfitted, "before fit, log_density raises NotFittedError. It gave scores."),
+        (Upside, "samples far from the training data have a lower log-density. A far sample scores below a training"),
+        (KeepsOld, "fitting again forgets the earlier fit. log-densities of a second fit and of a first: relative"),
+        (
+            LastPieceOnly,
+            "update in pieces and merge of shards give what fit gives. LabelError: Classes 0, 2 have 1 sample",
+        ),
+        (TensorsOut, "numpy arrays in give the same as numpy arrays out. A Tensor came out."),
+        (CentresInPlace, "features and labels are left as they were. After fit this is different: features."),
+        (WithinBatch, "neither the order of samples nor their number changes a log-density. log-densities of 7"),
+    ],
+)
+def test_a_broken_density_is_named(broken, promise):
+    with pytest.raises(AssertionError) as caught:
+        check_density(broken)
+    assert promise in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("contract", "checks"),
+    [(check_detector, testing._DETECTOR_CHECKS), (check_density, testing._DENSITY_CHECKS)],
+)
+def test_the_docstring_lists_every_check_in_order(contract, checks):
+    listed = [line.strip()[2:] for line in contract.__doc__.splitlines() if line.strip().startswith("- ")]
+    assert listed == [check.__doc__.removesuffix(".") for check in checks]
+
+
+def test_the_classifier_of_the_contract_has_learned_something_but_not_everything():
+    x, y = testing._blobs(600, seed=0)
+    accuracy = (testing._classifier(x, y).eval()(x).argmax(1) == y).double().mean()
+    assert 0.7 < accuracy < 0.99
