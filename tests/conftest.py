@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+# Before torch is imported, here and in child processes: on arrays this small a second thread only waits for the first
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import pytest
 
 

@@ -80,7 +80,7 @@ def test_a_missing_command_line_extra_is_named():
 
 
 def test_a_missing_demo_extra_is_named(tmp_path: Path):
-    done = fresh_python("import sys; sys.modules['jinja2'] = None; " + RUN, "demo", "-o", str(tmp_path / "demo"))
+    done = fresh_python("import sys; sys.modules['sklearn'] = None; " + RUN, "demo", "-o", str(tmp_path / "demo"))
     assert done.returncode == 1
     assert done.stderr == "ddu demo needs the 'demo' extra: pip install 'ddu[demo]'.\n"
     assert list(tmp_path.iterdir()) == []

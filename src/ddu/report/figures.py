@@ -74,6 +74,7 @@ def _panel(label: str) -> "tuple[Figure, Axes]":
     axes.set_xlabel(label)
     axes.set_ylabel("share of the set")
     axes.yaxis.set_major_formatter(ticker.PercentFormatter(xmax=1, decimals=0))
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(5))
     axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda x, _: f"{x:,.4g}".replace("-", "−")))
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
