@@ -42,12 +42,14 @@ def score_table(metrics: Path) -> str:
         ("accuracy on clean test digits", scores["accuracy_clean"]),
         ("accuracy on ambiguous ones, whose label is a draw", scores["accuracy_ambiguous"]),
         ("the best possible there", scores["accuracy_ambiguous_best"]),
-        ("expected calibration error, clean and ambiguous, with temperature", scores["ece"]),
+        ("expected calibration error, clean and ambiguous, as trained", scores["ece_uncalibrated"]),
+        ("the same with temperature", scores["ece"]),
         ("the same if it were perfect, from the number of samples alone", scores["ece_by_chance"]),
         ("AUROC of entropy, photographs against all digits", photos["entropy"]),
         ("**AUROC of density, photographs against all digits**", photos["density"]),
         ("AUROC of entropy, ambiguous against clean digits", doubt["entropy"]),
-        ("digits called out of distribution, where 0.01 was allowed", scores["false_alarm_rate"]),
+        ("clean and ambiguous digits called out of distribution, where 0.01 was allowed", scores["false_alarm_rate"]),
+        ("photographs called out of distribution", scores["verdicts"]["photos"]["out_of_distribution"]),
     ]
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value:.3f} |" for name, value in rows)]) + "\n"
 

@@ -498,3 +498,13 @@ def test_a_folder_can_be_moved(folder, detector, model, tmp_path):
     x = batches(seed=2)[0][0]
     loaded = ddu.load(str(tmp_path / "elsewhere"), model)
     assert torch.equal(loaded.predict(x).epistemic, detector.predict(x).epistemic)
+
+
+def test_a_detector_belongs_to_the_weights_it_was_fitted_to(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    x, y = torch.randn(100, 4, generator=torch.Generator().manual_seed(0)), torch.arange(100) % 2
+    detector = ddu.DDU(model).fit([(x, y)])
+    torch.nn.init.zeros_(model[0].bias)
+    detector.save(tmp_path / "detector")  # of the weights before, not of those now
+    with pytest.raises(ddu.errors.ArtifactError, match="load the weights it was fitted to, or fit again"):
+        ddu.load(tmp_path / "detector", model)

@@ -141,7 +141,7 @@ def test_too_few_samples_for_a_false_alarm_rate_are_refused() -> None:
         conformal_threshold(torch.zeros(50), 0.01)
     assert str(caught.value) == (
         "A false-alarm rate of 0.01 needs at least 99 held-out samples, there are 50: hold out more, or accept a rate "
-        "of 0.0196."
+        "of 0.0197."
     )
     assert conformal_threshold(torch.zeros(99), 0.01) == 0.0
 
@@ -178,3 +178,12 @@ def test_no_entropy_threshold_separates_better(data: list[tuple[float, bool]]) -
     assert youden(threshold) == pytest.approx(max(youden(value) for value in entropy), abs=1e-12)
     if correct.all():
         assert threshold == entropy.max()
+
+
+@pytest.mark.parametrize("held_out", [1, 5, 11, 20, 50, 98])
+def test_the_rate_that_the_refusal_offers_is_accepted(held_out: int) -> None:
+    log_density = torch.arange(float(held_out))
+    with pytest.raises(InputError) as refusal:
+        conformal_threshold(log_density, 0.01)
+    offered = float(str(refusal.value).rsplit(" ", 1)[1].rstrip("."))
+    assert conformal_threshold(log_density, offered) == 0.0

@@ -75,7 +75,7 @@ def conformal_threshold(log_density: Tensor, false_alarm_rate: float) -> float:
         needed = math.ceil(1 / Fraction(str(false_alarm_rate))) - 1
         raise InputError(
             f"A false-alarm rate of {false_alarm_rate:g} needs at least {needed} held-out samples, there are "
-            f"{len(log_density)}: hold out more, or accept a rate of {1 / (len(log_density) + 1):.3g}."
+            f"{len(log_density)}: hold out more, or accept a rate of {math.ceil(1e4 / (len(log_density) + 1)) / 1e4:g}."
         )
     return float(log_density.double().kthvalue(rank).values)
 
@@ -114,5 +114,5 @@ def entropy_threshold(entropy: Tensor, correct: Tensor) -> float:
 
 
 def _check_rate(rate: float) -> None:
-    if not 0 < rate < 1:
+    if not isinstance(rate, float | int) or not 0 < rate < 1:
         raise InputError(f"The false-alarm rate must be a float between 0 and 1. Got {rate!r} instead.")

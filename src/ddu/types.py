@@ -65,6 +65,11 @@ class Prediction:
     def __iter__(self) -> "Iterator[Prediction]":
         return (self[i] for i in range(len(self)))
 
+    @property
+    def confidence(self) -> Tensor:
+        """The probability of the likeliest class, (batch,)."""
+        return self.probs.amax(-1)
+
     def name(self, label: int) -> str:
         """What class `label` is called."""
         return self.class_names[label] if self.class_names else str(label)
@@ -98,7 +103,7 @@ class Prediction:
 
 def _columns(prediction: Prediction) -> Iterator[tuple[str, np.ndarray]]:
     yield "label", np.array([prediction.name(c) for c in prediction.label.tolist()], dtype=object)
-    yield "confidence", prediction.probs.amax(1).double().cpu().numpy()
+    yield "confidence", prediction.confidence.double().cpu().numpy()
     for name in ("aleatoric", "epistemic", "log_density"):
         yield name, getattr(prediction, name).double().cpu().numpy()
     if prediction.verdict is not None:

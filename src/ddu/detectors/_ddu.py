@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -65,6 +65,10 @@ class DDU:
         density: GaussianDensity | None = None,
         class_names: Sequence[str] | None = None,
     ):
+        if density is not None and not isinstance(density, GaussianDensity):
+            raise InputError(f"The 'density' parameter of DDU must be a GaussianDensity. Got {density!r} instead.")
+        if isinstance(class_names, Mapping):
+            raise InputError("The 'class_names' parameter of DDU must be a sequence in the order of the classes.")
         self.tap = FeatureTap(model, features)
         self.density = GaussianDensity() if density is None else density
         self.class_names = None if class_names is None else tuple(map(str, class_names))
@@ -161,7 +165,7 @@ class DDU:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Writes everything learned to a folder; `ddu.load(folder, model)` reads it.
 
-        The model's weights are not part of it, only their fingerprint.
+        The model's weights are not part of it, only the fingerprint of those that it was fitted to.
         """
         self._need_fit()
         content = {
@@ -175,7 +179,7 @@ class DDU:
             "density_threshold": self.density_threshold,
             "entropy_threshold": self.entropy_threshold,
             "false_alarm_rate": self.false_alarm_rate,
-            "model": {"class": type(self.model).__name__, "fingerprint": model_fingerprint(self.model)},
+            "model": {"class": type(self.model).__name__, "fingerprint": self._fingerprint},
         }
         save_artifact(folder, content, self.density.state_tensors())
 
@@ -202,6 +206,7 @@ class DDU:
         where = content["features"] if features is None else features
         detector = cls(model, features=where, class_names=content["class_names"])
         detector.density = GaussianDensity.restore(content["density"], tensors)
+        detector._fingerprint = saved["fingerprint"]
         detector.temperature = content["temperature"]
         detector.density_threshold = content["density_threshold"]
         detector.entropy_threshold = content["entropy_threshold"]
@@ -219,6 +224,7 @@ class DDU:
                 f"There are {len(self.class_names)} class names for {num_classes} classes: give one for each."
             )
         self.density = density
+        self._fingerprint = model_fingerprint(self.model)
         self._forget_calibration()
         return self
 
