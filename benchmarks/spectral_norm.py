@@ -2,7 +2,7 @@
 
     python -m benchmarks.spectral_norm [--batch-size 128] [--rounds 7]
 
-Expected: a ratio under 1.10 for ResNet-18 with a CIFAR stem at batch 128, in one to three minutes on two slow cores.
+Target: a ratio under 1.10 for ResNet-18 with a CIFAR stem at batch 128, in one to three minutes on two slow cores.
 """
 
 import argparse
