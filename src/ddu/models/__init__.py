@@ -1,0 +1,29 @@
+"""The paper's networks, each with features to return and a linear head.
+
+`create_model` builds them by name and `list_models` gives the names; one family a file, its differences from the
+original at the top. The classes take `Layers`, the callables they build themselves from.
+"""
+
+from ddu.models._base import Classifier as Classifier
+from ddu.models._factory import create_model as create_model
+from ddu.models._layers import Layers as Layers
+from ddu.models._registry import list_models as list_models
+from ddu.models.densenet import DenseNet as DenseNet
+from ddu.models.lenet import LeNet as LeNet
+from ddu.models.mlp import MLP as MLP
+from ddu.models.resnet import ResNet as ResNet
+from ddu.models.vgg import VGG as VGG
+from ddu.models.wide_resnet import WideResNet as WideResNet
+
+__all__ = [
+    "MLP",
+    "VGG",
+    "Classifier",
+    "DenseNet",
+    "Layers",
+    "LeNet",
+    "ResNet",
+    "WideResNet",
+    "create_model",
+    "list_models",
+]

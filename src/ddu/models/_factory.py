@@ -1,0 +1,104 @@
+"""`create_model`: a network from its name and the options of the method."""
+
+import inspect
+from typing import Any, get_args
+
+from ddu.errors import InputError
+from ddu.models._base import Classifier
+from ddu.models._layers import Stem, choose_layers
+from ddu.models._registry import find_model
+
+
+def create_model(
+    name: str,
+    *,
+    num_classes: int = 10,
+    in_channels: int | None = None,
+    in_features: int | None = None,
+    input_size: int | tuple[int, int] | None = None,
+    stem: Stem | None = None,
+    width: float = 1.0,
+    spectral_norm: float | None = 3.0,
+    sensitive: bool = True,
+    spectral_batch_norm: bool = False,
+    power_steps: int = 1,
+    **options: Any,
+) -> Classifier:
+    """Creates an untrained network whose features are kept smooth and sensitive, ready for a density.
+
+    The defaults are the method's: every hidden layer f has spectral norm ‖f‖ ≤ 3 and every residual block keeps its
+    input, x' = g(x) + f(x), with a g that averages. `spectral_norm=None, sensitive=False` is the plain architecture.
+    With ordinary batch-norm the bound on the convolutions is no bound on the network, since batch-norm may scale up
+    again; `spectral_batch_norm=True` bounds that too.
+
+    Args:
+        name: One of `list_models()`, or another size of it such as "wide_resnet16_4".
+        num_classes: The number of logits.
+        in_channels: The size of the input's second axis: 1 for grey images, 3 for colour. By default 1 for LeNet and
+            the "mnist" stem and 3 elsewhere. Vector networks take it as another word for `in_features`.
+        in_features: The length of the vectors, for ResFFN and FC-Net only; 2 by default.
+        input_size: The images' side, or (height, width). Only used to choose the stem: a network is not tied to it.
+        stem: "mnist", "cifar" or "imagenet": how soon the image is made smaller. By default what `input_size` says
+            ("mnist" below 32 pixels, "imagenet" from 128 on, "cifar" between); without it "mnist" for one channel, and
+            otherwise what the network was made for: "imagenet" for `wide_resnet50_2`, "cifar" for the rest.
+        width: Scales the channels of every layer; `resnet18` has 512 features, and 128 with `width=0.25`.
+        spectral_norm: The largest spectral norm of a convolution or hidden linear layer, or None for ordinary layers.
+        sensitive: Leaky ReLU (slope 0.01) instead of ReLU, average-pooled shortcuts instead of 1x1 convolutions.
+        spectral_batch_norm: Also bounds batch-norm by `spectral_norm`.
+        power_steps: Power iterations a training step, for every spectrally normalised layer.
+        **options: What the family has of its own: `dropout` of wide ResNets (0.3), ResFFN and FC-Net (0).
+
+    Returns:
+        The network, in training mode, with `forward_features`, `forward_head` and `num_features`.
+
+    Raises:
+        InputError: An unknown name (the message has the closest ones) or an option that the network does not have.
+        NotSupportedError: Spectral batch-norm without spectral norm.
+
+    >>> model = create_model("resnet18", num_classes=10, in_channels=1, width=0.25)
+    >>> model.num_features
+    128
+    >>> model.head
+    Linear(in_features=128, out_features=10, bias=True)
+    """
+    entry, numbers = find_model(name)
+    if num_classes < 1:
+        raise InputError(f"The 'num_classes' parameter must be at least 1. Got {num_classes} instead.")
+    if stem is not None and stem not in get_args(Stem):
+        raise InputError(f"The 'stem' parameter must be 'mnist', 'cifar' or 'imagenet'. Got {stem!r} instead.")
+
+    accepted = _options_of(entry.network)
+    if "in_features" in accepted and in_features is None:
+        in_features, in_channels = in_channels, None
+    if "stem" in accepted and stem is None:
+        stem = _choose_stem(in_channels, input_size)
+    if stem == "mnist" and in_channels is None:
+        in_channels = 1
+
+    given = {"in_channels": in_channels, "in_features": in_features, "stem": stem}
+    options |= {key: value for key, value in given.items() if value is not None}
+    for key in options:
+        if key not in accepted:
+            raise InputError(f"{name} has no option {key!r}; it takes {', '.join(accepted)}.")
+    layers = choose_layers(
+        spectral_norm=spectral_norm,
+        sensitive=sensitive,
+        spectral_batch_norm=spectral_batch_norm,
+        power_steps=power_steps,
+    )
+    return entry.build(**numbers, num_classes=num_classes, width=width, layers=layers, **options)
+
+
+def _options_of(network: type[Classifier]) -> list[str]:
+    """The keyword arguments that a network has of its own, besides those that all of them have."""
+    parameters = inspect.signature(network).parameters.values()
+    shared = ("num_classes", "width", "layers")
+    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in shared]
+
+
+def _choose_stem(in_channels: int | None, input_size: int | tuple[int, int] | None) -> Stem | None:
+    """The stem that the size says, or else the channels; None if neither settles it."""
+    if input_size is not None:
+        side = input_size if isinstance(input_size, int) else min(input_size)
+        return "mnist" if side < 32 else "cifar" if side < 128 else "imagenet"
+    return "mnist" if in_channels == 1 else None

@@ -1,0 +1,123 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ddu.errors import InputError, NotSupportedError
+from ddu.layers import AvgPoolShortcut, SpectralBatchNorm2d, SpectralConv2d, SpectralLinear
+from ddu.layers._spectral_norm import SpectralNorm
+from ddu.models import Layers, ResNet, create_model
+from ddu.models._factory import _choose_stem
+from ddu.models.resnet import BasicBlock
+
+
+def _kinds(model: nn.Module) -> set[type[nn.Module]]:
+    kinds = (nn.ReLU, nn.LeakyReLU, AvgPoolShortcut, SpectralConv2d, SpectralBatchNorm2d)
+    return {kind for module in model.modules() for kind in kinds if isinstance(module, kind)}
+
+
+@pytest.mark.parametrize(
+    ("options", "kinds"),
+    [
+        ({}, {nn.LeakyReLU, AvgPoolShortcut, SpectralConv2d}),
+        ({"spectral_batch_norm": True}, {nn.LeakyReLU, AvgPoolShortcut, SpectralConv2d, SpectralBatchNorm2d}),
+        ({"sensitive": False}, {nn.ReLU, SpectralConv2d}),
+        ({"spectral_norm": None}, {nn.LeakyReLU, AvgPoolShortcut}),
+        ({"spectral_norm": None, "sensitive": False}, {nn.ReLU}),
+    ],
+)
+def test_options_choose_the_layers(options: dict[str, Any], kinds: set[type[nn.Module]]):
+    assert _kinds(create_model("resnet18", width=0.05, **options)) == kinds
+
+
+def test_sensitive_activation_is_leaky_relu_with_slope_one_hundredth():
+    model = create_model("vgg16", width=0.05)
+    slopes = {module.negative_slope for module in model.modules() if isinstance(module, nn.LeakyReLU)}
+    assert slopes == {0.01}
+
+
+def test_bound_and_power_steps_reach_every_layer():
+    torch.manual_seed(0)
+    model = create_model("resffn4_128", spectral_norm=0.65, power_steps=5)
+    model(torch.randn(8, 2))
+    hidden = [module for module in model.modules() if isinstance(module, SpectralLinear)]
+    norms = torch.stack([torch.linalg.matrix_norm(layer.weight, 2) for layer in hidden])
+    assert len(norms) == 5
+    # Kaiming's uniform start has norms above 1, so the bound is met by all, to the accuracy of the singular vectors.
+    torch.testing.assert_close(norms, torch.full((5,), 0.65), rtol=0.02, atol=0)
+    steps = {module.power_steps for module in model.modules() if isinstance(module, SpectralNorm)}
+    assert steps == {5}
+
+
+def test_networks_take_any_layers():
+    model = ResNet(BasicBlock, (1, 1, 1, 1), width=0.1, layers=Layers(norm=nn.InstanceNorm2d, activation=nn.SiLU))
+    assert sum(isinstance(module, nn.SiLU) for module in model.modules()) == 9
+    assert sum(isinstance(module, nn.InstanceNorm2d) for module in model.modules()) == 12
+    assert model(torch.zeros(2, 3, 16, 16)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("in_channels", "input_size", "stem"),
+    [
+        (1, None, "mnist"),
+        (3, None, None),
+        (None, None, None),
+        (3, 28, "mnist"),
+        (1, 32, "cifar"),
+        (3, (32, 64), "cifar"),
+        (3, (120, 400), "cifar"),
+        (3, 224, "imagenet"),
+        (1, 512, "imagenet"),
+    ],
+)
+def test_stem_follows_the_size_and_then_the_channels(in_channels: Any, input_size: Any, stem: str | None):
+    assert _choose_stem(in_channels, input_size) == stem
+
+
+def test_networks_of_imagenet_have_its_stem_by_default():
+    x = torch.zeros(1, 3, 64, 64)
+    for name, side in (("resnet50", 64), ("wide_resnet50_2", 16)):
+        model = create_model(name, width=0.05).eval()
+        assert isinstance(model, ResNet)
+        assert model.stem(x).shape[2:] == (side, side)
+
+
+def test_vector_networks_call_their_axis_channels_too():
+    x = torch.zeros(1, 5)
+    assert create_model("resffn4_128", in_features=5)(x).shape == (1, 10)
+    assert create_model("resffn4_128", in_channels=5)(x).shape == (1, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("lenet", {"stem": "mnist"}, "lenet has no option 'stem'; it takes in_channels."),
+        ("resnet18", {"in_features": 3}, "resnet18 has no option 'in_features'; it takes in_channels, stem."),
+        ("resnet18", {"dropout": 0.1}, "resnet18 has no option 'dropout'; it takes in_channels, stem."),
+        (
+            "fc_net4_128",
+            {"in_features": 2, "in_channels": 2},
+            "fc_net4_128 has no option 'in_channels'; it takes in_features, dropout.",
+        ),
+        (
+            "vgg16",
+            {"stem": "svhn"},
+            "The 'stem' parameter must be 'mnist', 'cifar' or 'imagenet'. Got 'svhn' instead.",
+        ),
+        ("vgg16", {"width": 0}, "The 'width' parameter must be a positive number. Got 0 instead."),
+        ("vgg16", {"num_classes": 0}, "The 'num_classes' parameter must be at least 1. Got 0 instead."),
+    ],
+)
+def test_wrong_option_is_named(name: str, options: dict[str, Any], message: str):
+    with pytest.raises(InputError) as caught:
+        create_model(name, **options)
+    assert str(caught.value) == message
+
+
+def test_spectral_batch_norm_needs_a_bound():
+    with pytest.raises(NotSupportedError) as caught:
+        create_model("resnet18", spectral_norm=None, spectral_batch_norm=True)
+    assert str(caught.value) == (
+        "spectral_batch_norm=True takes its bound from spectral_norm, which is None: give both, or neither."
+    )
