@@ -11,8 +11,20 @@ from ddu._version import __version__ as __version__
 from ddu.density import GaussianDensity as GaussianDensity
 from ddu.detectors import DDU as DDU
 from ddu.detectors import load as load
+from ddu.models import create_model as create_model
+from ddu.models import list_models as list_models
 from ddu.types import Detector as Detector
 from ddu.types import Prediction as Prediction
 from ddu.types import Verdict as Verdict
 
-__all__ = ["DDU", "Detector", "GaussianDensity", "Prediction", "Verdict", "__version__", "load"]
+__all__ = [
+    "DDU",
+    "Detector",
+    "GaussianDensity",
+    "Prediction",
+    "Verdict",
+    "__version__",
+    "create_model",
+    "list_models",
+    "load",
+]

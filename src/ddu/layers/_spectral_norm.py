@@ -131,6 +131,7 @@ def spectral_norm(module: M, coeff: float = 3.0, power_steps: int = 4) -> M:
     operator = Operator.of(module)
     norm = SpectralNorm(operator, module.get_parameter("weight"), coeff, power_steps)
     parametrize.register_parametrization(module, "weight", norm)
+    norm.train(module.training)
     norm.handles = (
         module.register_forward_pre_hook(_see_input, with_kwargs=True),
         module.register_load_state_dict_pre_hook(_prepare_load),
