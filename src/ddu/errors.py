@@ -7,6 +7,7 @@
     │   └── LayerError                        the feature layer cannot be found, or there are several candidates
     ├── NotFittedError (RuntimeError, ValueError, AttributeError)   scored before it was fitted
     ├── NotSupportedError (NotImplementedError)   a combination of options that has no meaning
+    ├── TrainingError (RuntimeError)          training cannot go on: the loss is not a number
     ├── ArtifactError (OSError, ValueError)   a saved detector is truncated, tampered with, too new or of another model
     └── MissingExtraError (ImportError)       an optional dependency is not installed: the message has the command
 
@@ -44,6 +45,10 @@ class NotFittedError(DDUError, RuntimeError, ValueError, AttributeError):
 
 class NotSupportedError(DDUError, NotImplementedError):
     """A combination of options that has no meaning."""
+
+
+class TrainingError(DDUError, RuntimeError):
+    """Training cannot go on."""
 
 
 class ArtifactError(DDUError, OSError, ValueError):

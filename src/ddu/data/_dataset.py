@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 from torch.nn.functional import interpolate
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from ddu.data._digits import stratified_split
 from ddu.errors import InputError
@@ -122,8 +122,8 @@ def split(dataset: ArrayDataset, share: float, *, seed: int, stratified: bool = 
 
 
 def collated(batch: Any) -> Any:
-    """What `__getitems__` gave, which is a batch already."""
-    return batch
+    """What `__getitems__` gave, if it is a batch already; samples in a list are stacked."""
+    return default_collate(batch) if isinstance(batch, list) else batch
 
 
 def loader(
