@@ -6,6 +6,7 @@ import typer
 
 from ddu._version import __version__
 from ddu.cli.demo import demo
+from ddu.cli.train import train
 
 app = typer.Typer(
     name="ddu",
@@ -33,3 +34,4 @@ def _common(
 
 
 app.command()(demo)
+app.command()(train)

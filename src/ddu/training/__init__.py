@@ -3,6 +3,7 @@
 from ddu.training._fit import Training as Training
 from ddu.training._fit import check_writable as check_writable
 from ddu.training._fit import fit as fit
+from ddu.training._fit import is_main_process as is_main_process
 from ddu.training._recipes import RECIPES as RECIPES
 from ddu.training._recipes import Recipe as Recipe
 from ddu.training._recipes import find_recipe as find_recipe
@@ -19,5 +20,6 @@ __all__ = [
     "check_writable",
     "find_recipe",
     "fit",
+    "is_main_process",
     "parse_changes",
 ]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
@@ -100,6 +101,8 @@ def fit(
     for what, dataset in (("training", train), ("validation", validation)):
         if isinstance(dataset, Sized) and len(dataset) == 0:
             raise InputError(f"The {what} set is empty.")
+    if recipe.samples_per_epoch is not None:
+        train = _Repeated(train, recipe.samples_per_epoch)
 
     from ddu.training._module import TrainingModule
 
@@ -107,8 +110,12 @@ def fit(
     with _folder(output) as folder, _quiet():
         module = TrainingModule(model, recipe, objective, seed, history_file=folder / "history.csv" if output else None)
         trainer = _trainer(recipe, folder, output is not None, validation is not None, devices, accelerator, progress)
-        loaders = _loaders(train, validation, recipe, seed, trainer.world_size, trainer.global_rank, workers)
-        _run(trainer, module, loaders, folder / f"{LAST}.ckpt")
+        last = folder / f"{LAST}.ckpt"
+        done = torch.load(last, weights_only=True, mmap=True)["epoch"] + 1 if last.is_file() else 0
+        order = _EpochSampler(train, trainer.world_size, trainer.global_rank, seed=seed, drop_last=recipe.drop_last)
+        order.set_epoch(done)  # workers begin to read before Lightning announces the epoch
+        loaders = _loaders(train, validation, recipe, order, workers)
+        _run(trainer, module, loaders, last if done else None)
         epoch = _select(module, folder / f"{BEST}.ckpt")
     return Training(model.eval(), module.history, epoch, trainer.is_global_zero)
 
@@ -123,6 +130,11 @@ def _folder(output: str | os.PathLike[str] | None) -> Iterator[Path]:
     folder = Path(output)
     check_writable(folder)
     yield folder
+
+
+def is_main_process() -> bool:
+    """Whether this is the process that writes, out of those that train together."""
+    return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0))) == 0
 
 
 def check_writable(folder: Path) -> None:
@@ -188,33 +200,51 @@ def _trainer(
 
 
 def _loaders(
-    train: Dataset[Any],
-    validation: Dataset[Any] | None,
-    recipe: Recipe,
-    seed: int,
-    world_size: int,
-    rank: int,
-    workers: int,
+    train: Dataset[Any], validation: Dataset[Any] | None, recipe: Recipe, order: "_EpochSampler", workers: int
 ) -> tuple[DataLoader[Any], DataLoader[Any] | None]:
+    """Batches for this rank."""
+    world_size, rank, count = order.num_replicas, order.rank, len(train)  # type: ignore[arg-type]
     if recipe.batch_size % world_size:
         raise InputError(f"A batch of {recipe.batch_size} cannot be shared evenly by {world_size} devices.")
-    batch_size = recipe.batch_size // world_size
-    if recipe.samples_per_epoch is not None:
-        train = _Repeated(train, recipe.samples_per_epoch)
-    count = len(train)  # type: ignore[arg-type]
     if recipe.drop_last and count < recipe.batch_size:
         raise InputError(
             f"{count} training samples do not fill a batch of {recipe.batch_size}, and drop_last leaves out others: "
             "lower batch_size, or set drop_last=False."
         )
-    order = DistributedSampler(train, world_size, rank, seed=seed, drop_last=recipe.drop_last)
-    options: dict[str, Any] = {"num_workers": workers, "collate_fn": collated}
-    loader = DataLoader(train, batch_size, sampler=order, drop_last=recipe.drop_last, **options)
+    batch_size = recipe.batch_size // world_size
+    # A loader draws seeds for its workers; from a generator of its own, so that torch's random state is not moved
+    options: dict[str, Any] = {"num_workers": workers, "collate_fn": collated, "generator": torch.Generator()}
+    loader = DataLoader(
+        train, batch_size, sampler=order, drop_last=recipe.drop_last, worker_init_fn=order.seed_worker, **options
+    )
     if validation is None:
         return loader, None
     # Every sample once, over all ranks together
     part = range(rank, len(validation), world_size)  # type: ignore[arg-type]
     return loader, DataLoader(validation, max(batch_size, 256), sampler=part, **options)
+
+
+class _EpochSampler(DistributedSampler[Any]):
+    """An order that depends on seed and epoch alone; with each new epoch it seeds torch's random state likewise.
+
+    Lightning announces an epoch before it draws the first batch, in a run that goes on as in one that was never
+    interrupted. So whatever the data set, the augmentation and dropout draw in an epoch is the same in both.
+    """
+
+    _announced = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        if epoch != self._announced:
+            self._announced = epoch
+            self._seed(0)
+
+    def seed_worker(self, worker: int) -> None:
+        self._seed(1 + worker)
+
+    def _seed(self, process: int) -> None:
+        mixed = np.random.SeedSequence([self.seed, self.epoch, self.rank, process])
+        torch.manual_seed(int(mixed.generate_state(1)[0]))
 
 
 class _Repeated(Dataset[Any]):
@@ -237,12 +267,15 @@ class _Repeated(Dataset[Any]):
 
 
 def _run(
-    trainer: "Trainer", module: "TrainingModule", loaders: tuple[DataLoader[Any], DataLoader[Any] | None], last: Path
+    trainer: "Trainer",
+    module: "TrainingModule",
+    loaders: tuple[DataLoader[Any], DataLoader[Any] | None],
+    checkpoint: Path | None,
 ) -> None:
-    """Trains, from the last checkpoint if there is one; Ctrl-C stays a KeyboardInterrupt."""
+    """Trains, from a checkpoint if there is one; Ctrl-C stays a KeyboardInterrupt."""
     on_interrupt = signal.getsignal(signal.SIGINT)
     try:
-        trainer.fit(module, *loaders, ckpt_path=last if last.is_file() else None, weights_only=True)
+        trainer.fit(module, *loaders, ckpt_path=checkpoint, weights_only=True)
     except SystemExit as end:
         if not trainer.interrupted:
             raise

@@ -1,6 +1,7 @@
 """The Lightning side of training: steps, sums, checkpoints' content. Everything here imports Lightning."""
 
 import csv
+import io
 import json
 import math
 import time
@@ -8,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from ddu.errors import InputError, TrainingError
+from ddu.files import write_bytes
 from ddu.training._augmentation import AUGMENTATIONS
 from ddu.training._recipes import Recipe
 from ddu.training.objectives import Objective
@@ -25,9 +26,7 @@ _STATE = "ddu"
 
 
 class TrainingModule(LightningModule):
-    """Trains a network by a recipe; its randomness depends on the seed, the epoch and the rank alone.
-
-    So a run that goes on from the end of an epoch draws what it would have drawn without the interruption.
+    """Trains a network by a recipe.
 
     Attributes:
         history: One dictionary an epoch: epoch, lr, train and validation loss and accuracy, seconds.
@@ -60,7 +59,6 @@ class TrainingModule(LightningModule):
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_train_epoch_start(self) -> None:
-        torch.manual_seed(_mixed(self.seed, self.current_epoch, self.global_rank))
         self._started = time.monotonic()
         self._sums["train"] = torch.zeros(3, dtype=torch.float64, device=self.device)
         self.objective.on_epoch_start(self.model)
@@ -95,7 +93,7 @@ class TrainingModule(LightningModule):
         self.log_dict({name: value for name, value in row.items() if name != "epoch"}, rank_zero_only=True)
         self.history.append(row | {"seconds": time.monotonic() - self._started})
         if self.history_file is not None and self.trainer.is_global_zero:
-            _write_csv(self.history_file, self.history)
+            write_bytes(self.history_file, _csv(self.history).encode())
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint[_STATE] = {"made_with": self._settings(), "history": self.history}
@@ -174,15 +172,9 @@ class ProgressBar(Callback):
         return shown
 
 
-def _write_csv(path: Path, rows: list[dict[str, float]]) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys())
-        writer.writeheader()
-        writer.writerows(rows)
-    temporary.replace(path)
-
-
-def _mixed(*numbers: int) -> int:
-    """One seed from several numbers."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint32)[0])
+def _csv(rows: list[dict[str, float]]) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
