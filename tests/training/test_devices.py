@@ -21,7 +21,9 @@ TORCHRUN += ["--rdzv-endpoint", "localhost:0", "-m", "ddu", *COMMAND]
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    return train_run(CONFIG, tmp_path_factory.mktemp("alone") / "run").load_model().state_dict()
+    run = train_run(CONFIG, tmp_path_factory.mktemp("alone") / "run")
+    assert run is not None
+    return run.load_model().state_dict()
 
 
 @pytest.mark.parametrize("command", [LIGHTNING, TORCHRUN], ids=["lightning", "torchrun"])
