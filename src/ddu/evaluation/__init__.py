@@ -6,10 +6,30 @@ for table in tabulate(rows.read()):
     print(table.to_markdown())
 """
 
+from ddu.evaluation._cost import measure_cost as measure_cost
+from ddu.evaluation._metrics import METRICS as METRICS
+from ddu.evaluation._metrics import Metric as Metric
+from ddu.evaluation._protocols import classification_metrics as classification_metrics
+from ddu.evaluation._protocols import false_alarm_metrics as false_alarm_metrics
+from ddu.evaluation._protocols import ood_metrics as ood_metrics
+from ddu.evaluation._protocols import selective_metrics as selective_metrics
 from ddu.evaluation._row_file import RowFile as RowFile
 from ddu.evaluation._rows import Row as Row
 from ddu.evaluation._rows import RowKey as RowKey
 from ddu.evaluation._rows import latest as latest
 from ddu.evaluation._rows import versions as versions
 
-__all__ = ["Row", "RowFile", "RowKey", "latest", "versions"]
+__all__ = [
+    "METRICS",
+    "Metric",
+    "Row",
+    "RowFile",
+    "RowKey",
+    "classification_metrics",
+    "false_alarm_metrics",
+    "latest",
+    "measure_cost",
+    "ood_metrics",
+    "selective_metrics",
+    "versions",
+]
