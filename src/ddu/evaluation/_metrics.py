@@ -1,6 +1,7 @@
 """What the values of rows mean: their names, which direction is better, and how they are written."""
 
 from dataclasses import dataclass
+from math import floor, log10
 from typing import Literal
 
 # Shares of the predictions that are answered, for the accuracy of a classifier that may refuse
@@ -21,13 +22,25 @@ class Metric:
     better: Literal["higher", "lower"] | None = None
     share: bool = False
 
-    def write(self, value: float) -> str:
-        """The value for people.
+    def write(self, mean: float, standard_error: float | None = None) -> str:
+        """A value for people, and its standard error to as many decimals: two of a share, four digits of another.
 
-        >>> Metric("AUROC", "higher", share=True).write(0.97861)
-        '97.86'
+        >>> Metric("AUROC", "higher", share=True).write(0.97861, 0.0019)
+        '97.86 ± 0.19'
+        >>> Metric("NLL", "lower").write(0.17, 0.00121)
+        '0.1700 ± 0.0012'
         """
-        return f"{100 * value:.2f}" if self.share else f"{value:.4g}"
+        scale = 100 if self.share else 1
+        style = ".2f" if self.share else _style(mean)
+        error = "" if standard_error is None else f" ± {scale * standard_error:{style}}"
+        return f"{scale * mean:{style}}{error}"
+
+
+def _style(value: float) -> str:
+    if value == 0:
+        return ".3f"
+    magnitude = floor(log10(abs(value)))
+    return f".{max(0, 3 - magnitude)}f" if -5 < magnitude < 6 else ".3e"
 
 
 METRICS: dict[str, Metric] = {
