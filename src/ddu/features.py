@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 import torch
@@ -40,6 +40,14 @@ class FeatureBatch(NamedTuple):
     features: Tensor  # (N, d)
     logits: Tensor  # (N, C)
     labels: Tensor | None = None  # (N,)
+
+
+class Tap(Protocol):
+    """What runs a model on inputs; a batch that was extracted before is returned as it is."""
+
+    model: nn.Module
+
+    def __call__(self, inputs: Any) -> FeatureBatch: ...
 
 
 class _Site(NamedTuple):
@@ -370,8 +378,11 @@ class FeatureTap:
         Args:
             inputs: A tensor or an array; a tuple or list of them for `model(*inputs)`; a mapping for
                 `model(**inputs)`, whose only entry goes in by position if the model has no such argument.
-                All are moved to the model's device, and floats to its precision; integers stay integers.
+                All are moved to the model's device, and floats to its precision; integers stay integers. A
+                `FeatureBatch` that was extracted before is returned as it is.
         """
+        if isinstance(inputs, FeatureBatch):
+            return inputs
         model = unwrapped(self.model)
         with _undisturbed(model):
             if _is_function(self.features):
@@ -406,9 +417,39 @@ class FeatureTap:
             raise NotFittedError("The feature layer is found on the first call: run a batch through the tap first.")
         return self._site._asdict()
 
+    def place(self) -> dict[str, str] | str | None:
+        """Where the features are, as JSON: as found by a forward pass or, where none has run, as asked for."""
+        if self.is_located:
+            return self.describe()
+        if isinstance(self.features, nn.Module):
+            names = [name for name, module in unwrapped(self.model).named_modules() if module is self.features]
+            return names[0] if names else None
+        return self.layer
+
     def __repr__(self) -> str:
         place = f"{self._site.kind} of {self._site.layer!r}" if self._site else f"features={self.layer!r}"
         return f"FeatureTap({type(unwrapped(self.model)).__name__}, {place})"
+
+
+class LogitsTap:
+    """Runs a model for its logits alone, wherever its features are; in the batch, the logits stand for the features."""
+
+    def __init__(self, model: nn.Module):
+        if not isinstance(model, nn.Module):
+            raise InputError(f"The model must be a torch.nn.Module. Got {_shown(model)} instead.")
+        self.model = model
+
+    def __call__(self, inputs: Any) -> FeatureBatch:
+        """Runs the model once, on inputs as `FeatureTap` takes them."""
+        if isinstance(inputs, FeatureBatch):
+            return inputs
+        model = unwrapped(self.model)
+        with _undisturbed(model):
+            logits = _logits(_run(model, model, inputs)).detach().clone()
+        return FeatureBatch(logits, logits)
+
+    def __repr__(self) -> str:
+        return f"LogitsTap({type(unwrapped(self.model)).__name__})"
 
 
 # Over a loader
@@ -416,6 +457,8 @@ class FeatureTap:
 
 def _split(batch: Any) -> tuple[Any, Any]:
     """The inputs and the labels of what a loader gave."""
+    if isinstance(batch, FeatureBatch):
+        return batch, batch.labels
     if isinstance(batch, Mapping):
         key = next((key for key in _LABEL_KEYS if key in batch), None)
         if key is not None and len(batch) > 1:
@@ -444,13 +487,16 @@ def _aligned(labels: Any, logits: Tensor) -> Tensor:
     return tensor
 
 
-def extract(tap: FeatureTap, loader: Iterable[Any], *, progress: bool | None = None) -> Iterator[FeatureBatch]:
+def extract(
+    tap: Callable[[Any], FeatureBatch], loader: Iterable[Any], *, progress: bool | None = None
+) -> Iterator[FeatureBatch]:
     """Streams the features, logits and labels of a loader, one batch in memory at a time.
 
     Args:
-        tap: Where the features are taken.
+        tap: What runs the model: a `FeatureTap` or another `Tap`.
         loader: Gives (inputs, labels), or (input, ..., input, labels), or a mapping with the labels under
-            "labels", "label", "targets", "target" or "y" and the model's inputs in the rest.
+            "labels", "label", "targets", "target" or "y" and the model's inputs in the rest; or batches with labels
+            that were extracted before.
         progress: `True` shows a bar, `False` none; by default one appears if it takes long, on a terminal.
 
     >>> tap = FeatureTap(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
