@@ -6,14 +6,14 @@ hook is gone and modes, parameters, buffers and random state are as before, also
     _arguments   inputs as the model takes them: its device, its precision, its argument names
     _logits      the logits in whatever the model returned
     _locate      which layer to tap: searched once, with one extra forward pass
-    _capture     the tap itself: one hook, one forward pass
+    _capture     the tap itself: a hook a layer, one forward pass
     FeatureTap   remembers the place; `extract` runs it over a loader
 """
 
 import difflib
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
@@ -158,9 +158,9 @@ def _logits(output: Any) -> Tensor:
 def _pooled(value: object, source: str) -> Tensor:
     """Features (N, d) in memory of their own; maps (N, d, H, W) are averaged over their positions."""
     if isinstance(value, Tensor) and value.ndim == 2:
-        return value.detach().clone()  # a later layer may work in place
+        return value.clone()  # a later layer may work in place
     if isinstance(value, Tensor) and value.ndim == 4:
-        return value.detach().mean(dim=(2, 3))
+        return value.mean(dim=(2, 3))
     raise LayerError(
         f"{source} is a {_shown(value)}. Features must be (N, d), or maps (N, d, H, W) to average over positions: "
         "pass another layer, or a callable that returns (N, d)."
@@ -277,16 +277,35 @@ def _locate(model: nn.Module, features: object, inputs: Any) -> _Site:
 # Tapping it
 
 
-def _capture(model: nn.Module, site: _Site, inputs: Any) -> tuple[Tensor, Tensor]:
-    """Features at a layer, and logits, from one forward pass."""
+def _capture(model: nn.Module, sites: Sequence[_Site], run: Callable[[], Any]) -> tuple[list[Tensor], Tensor]:
+    """Features at each of some layers, and logits, while `run` runs the model once."""
+    with ExitStack() as hooks:
+        kept = [hooks.enter_context(_features_at(model, site)) for site in sites]
+        logits = _logits(run())
+    for site, seen in zip(sites, kept, strict=True):
+        if len(seen) != 1:
+            times = f"runs {len(seen)} times" if seen else "does not run"
+            raise LayerError(
+                f"The {_described(model, site)} {times} in a forward pass of the {type(model).__name__}, and features "
+                "need a layer that runs once: pass another layer, or a callable that returns (N, d)."
+            )
+    return [seen[0] for seen in kept], logits
+
+
+def _described(model: nn.Module, site: _Site) -> str:
+    return f"layer {site.layer!r} ({type(_submodule(model, site.layer)).__name__})"
+
+
+@contextmanager
+def _features_at(model: nn.Module, site: _Site) -> Iterator[list[Tensor]]:
+    """The features that pass a layer while the model runs."""
     layer = _submodule(model, site.layer)
-    shown = f"layer {site.layer!r} ({type(layer).__name__})"
     thread = threading.get_ident()  # others may run the same model at the same time
     seen: list[Tensor] = []
 
     def keep(value: object) -> None:
         if threading.get_ident() == thread:
-            seen.append(_pooled(value, f"The {site.kind} of the {shown}"))
+            seen.append(_pooled(value, f"The {site.kind} of the {_described(model, site)}"))
 
     # Another thread may meet the hook before torch has noted that it takes keyword arguments
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] = MappingProxyType({})) -> None:
@@ -300,14 +319,7 @@ def _capture(model: nn.Module, site: _Site, inputs: Any) -> tuple[Tensor, Tensor
     else:
         hook = layer.register_forward_hook(after)
     with hook:
-        logits = _logits(_run(model, model, inputs))
-    if len(seen) != 1:
-        times = f"runs {len(seen)} times" if seen else "does not run"
-        raise LayerError(
-            f"The {shown} {times} in a forward pass of the {type(model).__name__}, and features need a layer that "
-            "runs once: pass another layer, or a callable that returns (N, d)."
-        )
-    return seen[0], logits
+        yield seen
 
 
 def _restored(description: Mapping[str, str]) -> _Site:
@@ -389,15 +401,19 @@ class FeatureTap:
                 features = _pooled(_run(self.features, model, inputs), f"What {self.layer} returns")
                 logits = _logits(_run(model, model, inputs))
             else:
-                if self._site is None:
-                    self._site = _locate(model, self.features, inputs)
-                features, logits = _capture(model, self._site, inputs)
+                site = self._locate(model, inputs)
+                (features,), logits = _capture(model, [site], lambda: _run(model, model, inputs))
         if len(features) != len(logits):
             raise LayerError(
                 f"{self} gives {len(features)} rows of features and {len(logits)} rows of logits: pass another "
                 "layer, or a callable that returns (N, d)."
             )
-        return FeatureBatch(features, logits.detach().clone())
+        return FeatureBatch(features.detach(), logits.detach().clone())
+
+    def _locate(self, model: nn.Module, inputs: Any) -> _Site:
+        if self._site is None:
+            self._site = _locate(model, self.features, inputs)
+        return self._site
 
     @property
     def layer(self) -> str | None:
@@ -450,6 +466,63 @@ class LogitsTap:
 
     def __repr__(self) -> str:
         return f"LogitsTap({type(unwrapped(self.model)).__name__})"
+
+
+class LayersTap:
+    """Taps several layers in one forward pass; in the batch, their features stand side by side.
+
+    Args:
+        model: Any classifier.
+        layers: Layers as `FeatureTap` takes them, without callables.
+
+    Attributes:
+        widths: How many features each layer has; known after the first call.
+
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> tap = LayersTap(model, ["0", "2"])
+    >>> tap(torch.zeros(5, 4)).features.shape, tap.widths
+    (torch.Size([5, 16]), [8, 8])
+    """
+
+    def __init__(self, model: nn.Module, layers: Sequence[FeatureSource]):
+        if any(_is_function(layer) for layer in layers):
+            raise InputError("Layers must be names or modules of the model, which a callable is not.")
+        self.model = model
+        self.taps = [FeatureTap(model, layer) for layer in layers]
+        self.widths: list[int] | None = None
+
+    def __call__(self, inputs: Any) -> FeatureBatch:
+        """Runs the model once, on inputs as `FeatureTap` takes them."""
+        if isinstance(inputs, FeatureBatch):
+            return inputs
+        model = unwrapped(self.model)
+        with _undisturbed(model):
+            features, logits = self._capture(model, inputs, lambda: _run(model, model, inputs))
+        return FeatureBatch(features.detach(), logits.detach().clone())
+
+    def descend(self, inputs: Any, score: Callable[[Tensor], Tensor], step: float) -> FeatureBatch:
+        """The features of x - step · sign(∇ₓ score(features(x))), with the logits of x itself."""
+        model = unwrapped(self.model)
+        with torch.inference_mode(False), _undisturbed(model):
+            args, kwargs = _arguments(model, inputs)
+            if len(args) != 1 or kwargs or not args[0].is_floating_point():
+                raise InputError(
+                    f"A step along the gradient needs a single input of floats. Got {_shown(inputs)} instead."
+                )
+            with torch.enable_grad():
+                x = args[0].requires_grad_()
+                features, logits = self._capture(model, x, lambda: model(x.clone()))  # which may work in place
+                (gradient,) = torch.autograd.grad(score(features).sum(), x)
+        return self(x.detach() - step * gradient.sign())._replace(logits=logits.detach().clone())
+
+    def _capture(self, model: nn.Module, inputs: Any, run: Callable[[], Any]) -> tuple[Tensor, Tensor]:
+        sites = [tap._locate(model, inputs) for tap in self.taps]
+        features, logits = _capture(model, sites, run)
+        self.widths = [part.shape[1] for part in features]
+        return torch.cat(features, 1), logits
+
+    def __repr__(self) -> str:
+        return f"LayersTap({', '.join(map(repr, self.taps))})"
 
 
 # Over a loader

@@ -10,13 +10,14 @@ from ddu.detectors._base import BaseDetector as BaseDetector
 from ddu.detectors._base import Evidence as Evidence
 from ddu.detectors._ddu import DDU as DDU
 from ddu.detectors._energy import Energy as Energy
+from ddu.detectors._mahalanobis import Mahalanobis as Mahalanobis
 from ddu.detectors._softmax import Softmax as Softmax
 from ddu.errors import ArtifactError, InputError
 from ddu.features import FeatureSource
 
-__all__ = ["DDU", "BaseDetector", "Energy", "Evidence", "Softmax", "load"]
+__all__ = ["DDU", "BaseDetector", "Energy", "Evidence", "Mahalanobis", "Softmax", "load"]
 
-_BY_NAME: dict[str, type[BaseDetector]] = {detector.name: detector for detector in (DDU, Softmax, Energy)}
+_BY_NAME: dict[str, type[BaseDetector]] = {detector.name: detector for detector in (DDU, Softmax, Energy, Mahalanobis)}
 
 
 def load(
