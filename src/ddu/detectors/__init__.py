@@ -10,14 +10,19 @@ from ddu.detectors._base import BaseDetector as BaseDetector
 from ddu.detectors._base import Evidence as Evidence
 from ddu.detectors._ddu import DDU as DDU
 from ddu.detectors._energy import Energy as Energy
+from ddu.detectors._ensemble import Ensemble as Ensemble
+from ddu.detectors._ensemble import as_members
+from ddu.detectors._ensemble import load_members as load_members
 from ddu.detectors._mahalanobis import Mahalanobis as Mahalanobis
 from ddu.detectors._softmax import Softmax as Softmax
 from ddu.errors import ArtifactError, InputError
 from ddu.features import FeatureSource
 
-__all__ = ["DDU", "BaseDetector", "Energy", "Evidence", "Mahalanobis", "Softmax", "load"]
+__all__ = ["DDU", "BaseDetector", "Energy", "Ensemble", "Evidence", "Mahalanobis", "Softmax", "load", "load_members"]
 
-_BY_NAME: dict[str, type[BaseDetector]] = {detector.name: detector for detector in (DDU, Softmax, Energy, Mahalanobis)}
+_BY_NAME: dict[str, type[BaseDetector]] = {
+    detector.name: detector for detector in (DDU, Softmax, Energy, Mahalanobis, Ensemble)
+}
 
 
 def load(
@@ -42,7 +47,7 @@ def load(
     name = content.get("detector")
     if name not in _BY_NAME:
         raise ArtifactError(f"{folder} holds a detector {name!r}, and this ddu knows {', '.join(_BY_NAME)}.")
-    network = model if isinstance(model, nn.Module) else nn.ModuleList(model)
+    network = model if isinstance(model, nn.Module) else as_members(model)
     try:
         if features is not None and "features" not in content["options"]:
             raise InputError(f"{folder} holds a detector {name!r}, which has no features= to replace.")
