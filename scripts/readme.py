@@ -63,10 +63,10 @@ def draw(folder: Path, picture: Path) -> None:
     detector = ddu.load(folder / "detector", load_network(folder / "model.safetensors"))
     sets = {"clean digits": data.clean.images, "ambiguous digits": data.ambiguous.images, "photo patches": data.photos}
     judged = {name: detector.predict(images) for name, images in sets.items()}
-    entropy_threshold, density_threshold = detector.entropy_threshold or 0.0, detector.density_threshold or 0.0
+    entropy_threshold, density_threshold = detector.entropy_threshold or 0.0, -(detector.epistemic_threshold or 0.0)
     panels = [
         entropy_histogram({n: p.aleatoric for n, p in judged.items()}, entropy_threshold, num_classes=10),
-        density_histogram({n: p.log_density for n, p in judged.items()}, density_threshold),
+        density_histogram({n: -p.epistemic for n, p in judged.items()}, density_threshold),
     ]
     pixels = []
     for panel in panels:

@@ -126,26 +126,28 @@ def test_the_manifest_names_everything(detector, folder, model):
     }
     assert manifest["content"] == {
         "detector": "ddu",
-        "features": {"kind": "input", "layer": "3"},
-        "feature_width": 8,
-        "num_classes": 3,
         "class_names": ["ant", "bee", "cat"],
-        "density": {
-            "covariance": "full",
-            "shrinkage": "auto",
-            "regularization": 1e-6,
-            "prior": "empirical",
-            "rank": 32,
-            "normalize": False,
-            "standardize": False,
-            "pca": None,
-            "background": False,
-            "num_classes": 3,
+        "options": {
+            "features": {"kind": "input", "layer": "3"},
+            "density": {
+                "covariance": "full",
+                "shrinkage": "auto",
+                "regularization": 1e-6,
+                "prior": "empirical",
+                "rank": 32,
+                "normalize": False,
+                "standardize": False,
+                "pca": None,
+                "background": False,
+                "num_classes": 3,
+            },
         },
-        "temperature": detector.temperature,
-        "density_threshold": detector.density_threshold,
-        "entropy_threshold": detector.entropy_threshold,
-        "false_alarm_rate": 0.05,
+        "calibration": {
+            "temperature": detector.temperature,
+            "epistemic_threshold": -detector.density_threshold,
+            "entropy_threshold": detector.entropy_threshold,
+            "false_alarm_rate": 0.05,
+        },
         "model": {"class": "Sequential", "fingerprint": artifacts.model_fingerprint(model)},
     }
 
@@ -311,7 +313,10 @@ def test_an_unknown_detector_is_refused(folder, model):
     manifest = manifest_of(folder)
     manifest["content"]["detector"] = "oracle"
     sign(folder, manifest)
-    assert refusal(folder, model) == f"{folder} holds a detector 'oracle', and this ddu knows ddu."
+    assert (
+        refusal(folder, model)
+        == f"{folder} holds a detector 'oracle', and this ddu knows ddu, softmax, energy, mahalanobis, ensemble."
+    )
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/hostname"])
@@ -333,10 +338,10 @@ def test_a_manifest_without_its_parts_is_refused(folder, model):
 
 def test_content_that_a_detector_needs_and_lacks_is_named(folder, model):
     manifest = manifest_of(folder)
-    del manifest["content"]["temperature"]
+    del manifest["content"]["calibration"]
     sign(folder, manifest)
     assert refusal(folder, model) == (
-        f"{folder} does not hold what a ddu detector needs (KeyError('temperature')): save it again."
+        f"{folder} does not hold what a ddu detector needs (KeyError('calibration')): save it again."
     )
 
 

@@ -12,9 +12,18 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from ddu.calibration import conformal_threshold, entropy_threshold, fit_temperature, training_quantile
+from ddu.calibration import (
+    Calibration,
+    calibrate,
+    conformal_threshold,
+    entropy_threshold,
+    fit_temperature,
+    training_quantile,
+)
 from ddu.errors import CalibrationWarning, InputError
+from ddu.measures import entropy
 from ddu.metrics import negative_log_likelihood
+from ddu.types import Verdict
 
 
 def problem(
@@ -187,3 +196,24 @@ def test_the_rate_that_the_refusal_offers_is_accepted(held_out: int) -> None:
         conformal_threshold(log_density, 0.01)
     offered = float(str(refusal.value).rsplit(" ", 1)[1].rstrip("."))
     assert conformal_threshold(log_density, offered) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("rule", "threshold"), [("conformal", conformal_threshold), ("training_quantile", training_quantile)]
+)
+def test_a_calibration_is_its_parts(rule: Any, threshold: Callable[[Tensor, float], float]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits, epistemic = torch.randn(500, 3, generator=generator), torch.randn(500, generator=generator)
+    labels = torch.softmax(2 * logits, 1).multinomial(1, generator=generator).squeeze(1)
+    found = calibrate(logits, epistemic, labels, 0.05, rule)
+    assert found.temperature == fit_temperature(logits, labels)
+    assert found.epistemic_threshold == -threshold(-epistemic, 0.05)
+    assert found.entropy_threshold == entropy_threshold(entropy(logits / found.temperature), logits.argmax(1) == labels)
+    assert found.false_alarm_rate == 0.05
+
+
+def test_a_verdict_asks_for_the_epistemic_score_first() -> None:
+    calibration = Calibration(1.0, epistemic_threshold=2.0, entropy_threshold=0.5, false_alarm_rate=0.1)
+    verdicts = calibration.verdicts(torch.tensor([2.0, 2.0, 2.1, 2.1]), torch.tensor([0.5, 0.6, 0.5, 0.6]))
+    unknown = Verdict.OUT_OF_DISTRIBUTION
+    assert verdicts.tolist() == [Verdict.IN_DISTRIBUTION, Verdict.AMBIGUOUS, unknown, unknown]

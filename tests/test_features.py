@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchvision import models as tv
 
 from ddu.errors import InputError, LabelError, LayerError, NotFittedError
-from ddu.features import FeatureBatch, FeatureTap, extract
+from ddu.features import FeatureBatch, FeatureTap, LogitsTap, extract
 
 
 @pytest.fixture(autouse=True)
@@ -899,3 +899,25 @@ def test_a_progress_bar_is_drawn_when_asked_for(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == ""
     list(extract(FeatureTap(Sum()), loader, progress=True))
     assert "3/3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tap", [FeatureTap, LogitsTap])
+def test_what_was_extracted_before_is_passed_on(tap: type[FeatureTap] | type[LogitsTap]) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    (batch,) = extract(FeatureTap(model), [(torch.randn(5, 4), torch.arange(5) % 3)])
+    assert tap(model)(batch) is batch
+    (again,) = extract(tap(model), [batch])
+    assert all(torch.equal(a, b) for a, b in zip(again, batch, strict=True))
+    with pytest.raises(LabelError, match="The loader's labels must be integers"):
+        list(extract(tap(model), [batch._replace(labels=None)]))
+
+
+def test_logits_are_found_where_no_linear_layer_gives_them() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 3, 2), nn.Flatten())
+    x = torch.randn(5, 1, 2, 2)
+    features, logits, labels = LogitsTap(model)(x)
+    assert features is logits
+    assert labels is None
+    assert torch.equal(logits, model(x))
+    assert not logits.requires_grad
+    assert repr(LogitsTap(model)) == "LogitsTap(Sequential)"

@@ -9,8 +9,19 @@ from hypothesis.extra.numpy import arrays
 from scipy.special import logsumexp, softmax
 from scipy.stats import entropy as scipy_entropy
 
-from ddu.measures import energy, entropy, unconfidence
+from ddu.measures import (
+    energy,
+    entropy,
+    expected_entropy,
+    log_mean_softmax,
+    mutual_information,
+    predictive_entropy,
+    unconfidence,
+)
 
+MEMBERS = arrays(
+    np.float64, st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 6)), elements=st.floats(-50, 50)
+)
 LOGITS = arrays(np.float64, st.tuples(st.integers(1, 4), st.integers(1, 6)), elements=st.floats(-50, 50))
 
 
@@ -51,3 +62,29 @@ def test_measures_reduce_the_last_dimension() -> None:
     logits = torch.zeros(2, 3, 5)
     for measure in (entropy, unconfidence, energy):
         assert measure(logits).shape == (2, 3)
+
+
+@given(logits=MEMBERS)
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_measures_of_several_members_equal_scipys(logits: np.ndarray) -> None:
+    tensor = torch.from_numpy(logits)
+    probs = softmax(logits, axis=-1)
+    mean = probs.mean(0)
+    np.testing.assert_allclose(log_mean_softmax(tensor).exp(), mean, rtol=1e-7, atol=1e-30)
+    np.testing.assert_allclose(predictive_entropy(tensor), scipy_entropy(mean, axis=-1), rtol=1e-7, atol=1e-12)
+    np.testing.assert_allclose(expected_entropy(tensor), scipy_entropy(probs, axis=-1).mean(0), rtol=1e-7, atol=1e-12)
+    divergence = scipy_entropy(probs, np.broadcast_to(mean, probs.shape), axis=-1).mean(0)
+    np.testing.assert_allclose(mutual_information(tensor), divergence, rtol=1e-7, atol=1e-12)
+
+
+@given(logits=MEMBERS)
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_members_disagree_on_no_more_than_who_they_are(logits: np.ndarray) -> None:
+    information = mutual_information(torch.from_numpy(logits))
+    assert (information >= -1e-14).all()
+    assert (information <= np.log(len(logits)) + 1e-12).all()
+
+
+def test_classes_that_no_member_allows_add_nothing() -> None:
+    logits = torch.tensor([[3.0, 0.0, -torch.inf], [0.0, 3.0, -torch.inf]])
+    assert mutual_information(logits) == mutual_information(logits[:, :2])

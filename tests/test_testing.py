@@ -10,8 +10,8 @@ import torch
 
 import ddu
 from ddu import testing
-from ddu.artifacts import load_artifact
 from ddu.density import ClassMoments
+from ddu.detectors import Softmax
 from ddu.testing import check_density, check_detector
 from ddu.types import Verdict
 
@@ -101,13 +101,13 @@ class EntropyInBits(ddu.DDU):
 class FlippedSign(ddu.DDU):
     def predict(self, x):
         p = super().predict(x)
-        return replace(p, epistemic=p.log_density)
+        return replace(p, epistemic=-p.epistemic)
 
 
 class FlippedDensity(ddu.DDU):
     def predict(self, x):
         p = super().predict(x)
-        return replace(p, epistemic=-p.epistemic, log_density=-p.log_density)
+        return replace(p, epistemic=-p.epistemic, log_density=p.epistemic)
 
 
 class Jitters(ddu.DDU):
@@ -116,14 +116,14 @@ class Jitters(ddu.DDU):
     def predict(self, x):
         self.calls += 1
         p = super().predict(x)
-        return replace(p, epistemic=p.epistemic + self.calls, log_density=p.log_density - self.calls)
+        return replace(p, epistemic=p.epistemic + self.calls, log_density=-p.epistemic - self.calls)
 
 
 class RanksWithinTheBatch(ddu.DDU):
     def predict(self, x):
         p = super().predict(x)
         centre = p.epistemic.mean()
-        return replace(p, epistemic=p.epistemic - centre, log_density=p.log_density + centre)
+        return replace(p, epistemic=p.epistemic - centre, log_density=centre - p.epistemic)
 
 
 class TensorsOnly(ddu.DDU):
@@ -138,16 +138,17 @@ class SkipsTheFirstBatch(ddu.DDU):
 
 class NeverForgetsSamples(ddu.DDU):
     def _accept(self, density):
-        return super()._accept(density.merge(self.density) if self.density.is_fitted else density)
+        super()._accept(density.merge(self.density) if self.density.is_fitted else density)
 
     def _fresh_density(self, num_classes):
         return super()._fresh_density(self.density.num_classes or num_classes)
 
 
 class NeverForgetsCalibration(ddu.DDU):
-    def _forget_calibration(self):
-        if not hasattr(self, "temperature"):
-            super()._forget_calibration()
+    def _settle(self):
+        calibration = self.calibration
+        super()._settle().calibration = calibration
+        return self
 
 
 class FlagsTheKnown(ddu.DDU):
@@ -174,9 +175,10 @@ class CriesWolf(ddu.DDU):
 
 class ForgetsTheTemperature(ddu.DDU):
     def save(self, folder):
-        temperature, self.temperature = self.temperature, 1.0
+        calibration = self.calibration
+        self.calibration = calibration and replace(calibration, temperature=1.0)
         super().save(folder)
-        self.temperature = temperature
+        self.calibration = calibration
 
 
 class SavesOnce(ddu.DDU):
@@ -185,10 +187,14 @@ class SavesOnce(ddu.DDU):
             super().save(folder)
 
 
+class SavesAfterAll(ddu.DDU):
+    can_save = False
+
+
 @pytest.mark.parametrize(
     ("broken", "promise"),
     [
-        (ActsUnfitted, "before fit, predict raises NotFittedError. It predicted."),
+        (ActsUnfitted, "before fit, predict raises NotFittedError, unless there is nothing to learn. It predicted."),
         (ReturnsAnother, "fit and calibrate return the detector. fit returns something else."),
         (ScalesInputsInPlace, "inputs and labels are left as they were. After predict this is different: inputs."),
         (LeavesEvaluationMode, "gradients and hooks are left as they were. After predict this is different: mode of 0"),
@@ -209,7 +215,8 @@ class SavesOnce(ddu.DDU):
         (AlwaysGivesVerdicts, "fitting again forgets the earlier fit and its calibration. There are verdicts"),
         (FlagsTheKnown, "inputs far from the training data have a larger epistemic score. 0% of them are flagged"),
         (CriesWolf, "about the false-alarm rate of new data is flagged. Asked for 0.1 ± 0.071, 0.2"),
-        (ForgetsTheTemperature, "a saved detector loads with the same predictions. probs is different after loading."),
+        (ForgetsTheTemperature, "one that cannot be saved says so. probs is different after loading."),
+        (SavesAfterAll, "says so. It declares can_save = False, and does not raise a NotSupportedError."),
         (SavesOnce, "saving over an older detector replaces it. The folder still holds the older calibration."),
     ],
 )
@@ -221,31 +228,10 @@ def test_a_broken_detector_is_named(broken, promise):
     assert promise in message
 
 
-class SoftmaxEntropy(ddu.DDU):
-    """A score that knows nothing of distance."""
-
-    def predict(self, x):
-        p = super().predict(x)
-        verdict = p.verdict
-        if self.density_threshold is not None:
-            verdict = np.where(p.aleatoric > -self.density_threshold, Verdict.OUT_OF_DISTRIBUTION, Verdict.AMBIGUOUS)
-        return replace(p, epistemic=p.aleatoric, log_density=-p.aleatoric, verdict=verdict)
-
-    def calibrate(self, loader, false_alarm_rate=0.01, **options):
-        super().calibrate(loader, false_alarm_rate, **options)
-        scores = torch.cat([super(SoftmaxEntropy, self).predict(x).aleatoric for x, _ in loader])
-        self.density_threshold = -float(scores.quantile(1 - false_alarm_rate))
-        return self
-
-
-def load_softmax_entropy(folder, model):
-    return SoftmaxEntropy.restore(*load_artifact(folder), model)
-
-
 def test_a_score_of_logits_alone_passes_without_the_check_of_distance():
     with pytest.raises(AssertionError, match="inputs far from the training data have a larger epistemic score"):
-        check_detector(SoftmaxEntropy)
-    check_detector(SoftmaxEntropy, load=load_softmax_entropy, distance_aware=False)
+        check_detector(Softmax)
+    check_detector(Softmax, distance_aware=False)
 
 
 @pytest.mark.parametrize("options", [{}, {"normalize": True}, {"standardize": True}, {"pca": 3}, {"shrinkage": None}])

@@ -1,17 +1,25 @@
-"""Temperature and thresholds from held-out data: pure functions."""
+"""Temperature and thresholds from held-out data: pure functions, and the value that holds their results."""
 
 import math
 import warnings
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ddu.errors import CalibrationWarning, InputError
+from ddu.measures import entropy
+from ddu.types import Verdict
 
 # Inverse temperatures outside this range, for logits of unit spread, mean that the data does not determine one
 _LOWEST, _HIGHEST = 1e-4, 1e4
+
+_VERDICTS = np.array([Verdict.IN_DISTRIBUTION, Verdict.AMBIGUOUS, Verdict.OUT_OF_DISTRIBUTION], dtype=object)
+
+ThresholdRule = Literal["conformal", "training_quantile"]
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
@@ -121,6 +129,55 @@ def entropy_threshold(entropy: Tensor, correct: Tensor) -> float:
     last[:-1] = ordered[1:] > ordered[:-1]
     youden = torch.where(last, wrong_above - right_above, -torch.inf)
     return float(ordered[youden.argmax()])
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What held-out data settled.
+
+    Attributes:
+        temperature: Divides the logits.
+        epistemic_threshold: Epistemic score above which an input is out of distribution.
+        entropy_threshold: Entropy above which one in distribution is ambiguous.
+        false_alarm_rate: The rate that the epistemic threshold was set for.
+    """
+
+    temperature: float
+    epistemic_threshold: float
+    entropy_threshold: float
+    false_alarm_rate: float
+
+    def verdicts(self, epistemic: Tensor, aleatoric: Tensor) -> np.ndarray:
+        """A `Verdict` for each input: the epistemic score first, as entropy means something for known inputs only."""
+        unknown = epistemic.double() > self.epistemic_threshold
+        ambiguous = aleatoric.double() > self.entropy_threshold
+        return _VERDICTS[torch.where(unknown, 2, ambiguous.long()).cpu().numpy()]
+
+
+def calibrate(
+    logits: Tensor,
+    epistemic: Tensor,
+    labels: Tensor,
+    false_alarm_rate: float = 0.01,
+    threshold: ThresholdRule = "conformal",
+) -> Calibration:
+    """Temperature and thresholds from the logits, epistemic scores and labels of held-out data.
+
+    >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [4.0, 0.0]])
+    >>> calibrate(logits, torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0, 0, 0, 1]), 0.4).epistemic_threshold
+    3.0
+    """
+    rules = {"conformal": conformal_threshold, "training_quantile": training_quantile}
+    if threshold not in rules:
+        raise InputError(f"The 'threshold' must be one of {', '.join(map(repr, rules))}. Got {threshold!r} instead.")
+    epistemic_threshold = -rules[threshold](-epistemic, false_alarm_rate)
+    temperature = fit_temperature(logits, labels)
+    return Calibration(
+        temperature,
+        epistemic_threshold,
+        entropy_threshold(entropy(logits / temperature), logits.argmax(1) == labels),
+        float(false_alarm_rate),
+    )
 
 
 def _check_rate(rate: float) -> None:

@@ -6,19 +6,19 @@ hook is gone and modes, parameters, buffers and random state are as before, also
     _arguments   inputs as the model takes them: its device, its precision, its argument names
     _logits      the logits in whatever the model returned
     _locate      which layer to tap: searched once, with one extra forward pass
-    _capture     the tap itself: one hook, one forward pass
+    _capture     the tap itself: a hook a layer, one forward pass
     FeatureTap   remembers the place; `extract` runs it over a loader
 """
 
 import difflib
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 import torch
@@ -40,6 +40,14 @@ class FeatureBatch(NamedTuple):
     features: Tensor  # (N, d)
     logits: Tensor  # (N, C)
     labels: Tensor | None = None  # (N,)
+
+
+class Tap(Protocol):
+    """What runs a model on inputs; a batch that was extracted before is returned as it is."""
+
+    model: nn.Module
+
+    def __call__(self, inputs: Any) -> FeatureBatch: ...
 
 
 class _Site(NamedTuple):
@@ -150,9 +158,9 @@ def _logits(output: Any) -> Tensor:
 def _pooled(value: object, source: str) -> Tensor:
     """Features (N, d) in memory of their own; maps (N, d, H, W) are averaged over their positions."""
     if isinstance(value, Tensor) and value.ndim == 2:
-        return value.detach().clone()  # a later layer may work in place
+        return value.clone()  # a later layer may work in place
     if isinstance(value, Tensor) and value.ndim == 4:
-        return value.detach().mean(dim=(2, 3))
+        return value.mean(dim=(2, 3))
     raise LayerError(
         f"{source} is a {_shown(value)}. Features must be (N, d), or maps (N, d, H, W) to average over positions: "
         "pass another layer, or a callable that returns (N, d)."
@@ -269,16 +277,35 @@ def _locate(model: nn.Module, features: object, inputs: Any) -> _Site:
 # Tapping it
 
 
-def _capture(model: nn.Module, site: _Site, inputs: Any) -> tuple[Tensor, Tensor]:
-    """Features at a layer, and logits, from one forward pass."""
+def _capture(model: nn.Module, sites: Sequence[_Site], run: Callable[[], Any]) -> tuple[list[Tensor], Tensor]:
+    """Features at each of some layers, and logits, while `run` runs the model once."""
+    with ExitStack() as hooks:
+        kept = [hooks.enter_context(_features_at(model, site)) for site in sites]
+        logits = _logits(run())
+    for site, seen in zip(sites, kept, strict=True):
+        if len(seen) != 1:
+            times = f"runs {len(seen)} times" if seen else "does not run"
+            raise LayerError(
+                f"The {_described(model, site)} {times} in a forward pass of the {type(model).__name__}, and features "
+                "need a layer that runs once: pass another layer, or a callable that returns (N, d)."
+            )
+    return [seen[0] for seen in kept], logits
+
+
+def _described(model: nn.Module, site: _Site) -> str:
+    return f"layer {site.layer!r} ({type(_submodule(model, site.layer)).__name__})"
+
+
+@contextmanager
+def _features_at(model: nn.Module, site: _Site) -> Iterator[list[Tensor]]:
+    """The features that pass a layer while the model runs."""
     layer = _submodule(model, site.layer)
-    shown = f"layer {site.layer!r} ({type(layer).__name__})"
     thread = threading.get_ident()  # others may run the same model at the same time
     seen: list[Tensor] = []
 
     def keep(value: object) -> None:
         if threading.get_ident() == thread:
-            seen.append(_pooled(value, f"The {site.kind} of the {shown}"))
+            seen.append(_pooled(value, f"The {site.kind} of the {_described(model, site)}"))
 
     # Another thread may meet the hook before torch has noted that it takes keyword arguments
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] = MappingProxyType({})) -> None:
@@ -292,14 +319,7 @@ def _capture(model: nn.Module, site: _Site, inputs: Any) -> tuple[Tensor, Tensor
     else:
         hook = layer.register_forward_hook(after)
     with hook:
-        logits = _logits(_run(model, model, inputs))
-    if len(seen) != 1:
-        times = f"runs {len(seen)} times" if seen else "does not run"
-        raise LayerError(
-            f"The {shown} {times} in a forward pass of the {type(model).__name__}, and features need a layer that "
-            "runs once: pass another layer, or a callable that returns (N, d)."
-        )
-    return seen[0], logits
+        yield seen
 
 
 def _restored(description: Mapping[str, str]) -> _Site:
@@ -370,23 +390,30 @@ class FeatureTap:
         Args:
             inputs: A tensor or an array; a tuple or list of them for `model(*inputs)`; a mapping for
                 `model(**inputs)`, whose only entry goes in by position if the model has no such argument.
-                All are moved to the model's device, and floats to its precision; integers stay integers.
+                All are moved to the model's device, and floats to its precision; integers stay integers. A
+                `FeatureBatch` that was extracted before is returned as it is.
         """
+        if isinstance(inputs, FeatureBatch):
+            return inputs
         model = unwrapped(self.model)
         with _undisturbed(model):
             if _is_function(self.features):
                 features = _pooled(_run(self.features, model, inputs), f"What {self.layer} returns")
                 logits = _logits(_run(model, model, inputs))
             else:
-                if self._site is None:
-                    self._site = _locate(model, self.features, inputs)
-                features, logits = _capture(model, self._site, inputs)
+                site = self._locate(model, inputs)
+                (features,), logits = _capture(model, [site], lambda: _run(model, model, inputs))
         if len(features) != len(logits):
             raise LayerError(
                 f"{self} gives {len(features)} rows of features and {len(logits)} rows of logits: pass another "
                 "layer, or a callable that returns (N, d)."
             )
-        return FeatureBatch(features, logits.detach().clone())
+        return FeatureBatch(features.detach(), logits.detach().clone())
+
+    def _locate(self, model: nn.Module, inputs: Any) -> _Site:
+        if self._site is None:
+            self._site = _locate(model, self.features, inputs)
+        return self._site
 
     @property
     def layer(self) -> str | None:
@@ -406,9 +433,96 @@ class FeatureTap:
             raise NotFittedError("The feature layer is found on the first call: run a batch through the tap first.")
         return self._site._asdict()
 
+    def place(self) -> dict[str, str] | str | None:
+        """Where the features are, as JSON: as found by a forward pass or, where none has run, as asked for."""
+        if self.is_located:
+            return self.describe()
+        if isinstance(self.features, nn.Module):
+            names = [name for name, module in unwrapped(self.model).named_modules() if module is self.features]
+            return names[0] if names else None
+        return self.layer
+
     def __repr__(self) -> str:
         place = f"{self._site.kind} of {self._site.layer!r}" if self._site else f"features={self.layer!r}"
         return f"FeatureTap({type(unwrapped(self.model)).__name__}, {place})"
+
+
+class LogitsTap:
+    """Runs a model for its logits alone, wherever its features are; in the batch, the logits stand for the features."""
+
+    def __init__(self, model: nn.Module):
+        if not isinstance(model, nn.Module):
+            raise InputError(f"The model must be a torch.nn.Module. Got {_shown(model)} instead.")
+        self.model = model
+
+    def __call__(self, inputs: Any) -> FeatureBatch:
+        """Runs the model once, on inputs as `FeatureTap` takes them."""
+        if isinstance(inputs, FeatureBatch):
+            return inputs
+        model = unwrapped(self.model)
+        with _undisturbed(model):
+            logits = _logits(_run(model, model, inputs)).detach().clone()
+        return FeatureBatch(logits, logits)
+
+    def __repr__(self) -> str:
+        return f"LogitsTap({type(unwrapped(self.model)).__name__})"
+
+
+class LayersTap:
+    """Taps several layers in one forward pass; in the batch, their features stand side by side.
+
+    Args:
+        model: Any classifier.
+        layers: Layers as `FeatureTap` takes them, without callables.
+
+    Attributes:
+        widths: How many features each layer has; known after the first call.
+
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> tap = LayersTap(model, ["0", "2"])
+    >>> tap(torch.zeros(5, 4)).features.shape, tap.widths
+    (torch.Size([5, 16]), [8, 8])
+    """
+
+    def __init__(self, model: nn.Module, layers: Sequence[FeatureSource]):
+        if any(_is_function(layer) for layer in layers):
+            raise InputError("Layers must be names or modules of the model, which a callable is not.")
+        self.model = model
+        self.taps = [FeatureTap(model, layer) for layer in layers]
+        self.widths: list[int] | None = None
+
+    def __call__(self, inputs: Any) -> FeatureBatch:
+        """Runs the model once, on inputs as `FeatureTap` takes them."""
+        if isinstance(inputs, FeatureBatch):
+            return inputs
+        model = unwrapped(self.model)
+        with _undisturbed(model):
+            features, logits = self._capture(model, inputs, lambda: _run(model, model, inputs))
+        return FeatureBatch(features.detach(), logits.detach().clone())
+
+    def descend(self, inputs: Any, score: Callable[[Tensor], Tensor], step: float) -> FeatureBatch:
+        """The features of x - step · sign(∇ₓ score(features(x))), with the logits of x itself."""
+        model = unwrapped(self.model)
+        with torch.inference_mode(False), _undisturbed(model):
+            args, kwargs = _arguments(model, inputs)
+            if len(args) != 1 or kwargs or not args[0].is_floating_point():
+                raise InputError(
+                    f"A step along the gradient needs a single input of floats. Got {_shown(inputs)} instead."
+                )
+            with torch.enable_grad():
+                x = args[0].requires_grad_()
+                features, logits = self._capture(model, x, lambda: model(x.clone()))  # which may work in place
+                (gradient,) = torch.autograd.grad(score(features).sum(), x)
+        return self(x.detach() - step * gradient.sign())._replace(logits=logits.detach().clone())
+
+    def _capture(self, model: nn.Module, inputs: Any, run: Callable[[], Any]) -> tuple[Tensor, Tensor]:
+        sites = [tap._locate(model, inputs) for tap in self.taps]
+        features, logits = _capture(model, sites, run)
+        self.widths = [part.shape[1] for part in features]
+        return torch.cat(features, 1), logits
+
+    def __repr__(self) -> str:
+        return f"LayersTap({', '.join(map(repr, self.taps))})"
 
 
 # Over a loader
@@ -416,6 +530,8 @@ class FeatureTap:
 
 def _split(batch: Any) -> tuple[Any, Any]:
     """The inputs and the labels of what a loader gave."""
+    if isinstance(batch, FeatureBatch):
+        return batch, batch.labels
     if isinstance(batch, Mapping):
         key = next((key for key in _LABEL_KEYS if key in batch), None)
         if key is not None and len(batch) > 1:
@@ -444,13 +560,16 @@ def _aligned(labels: Any, logits: Tensor) -> Tensor:
     return tensor
 
 
-def extract(tap: FeatureTap, loader: Iterable[Any], *, progress: bool | None = None) -> Iterator[FeatureBatch]:
+def extract(
+    tap: Callable[[Any], FeatureBatch], loader: Iterable[Any], *, progress: bool | None = None
+) -> Iterator[FeatureBatch]:
     """Streams the features, logits and labels of a loader, one batch in memory at a time.
 
     Args:
-        tap: Where the features are taken.
+        tap: What runs the model: a `FeatureTap` or another `Tap`.
         loader: Gives (inputs, labels), or (input, ..., input, labels), or a mapping with the labels under
-            "labels", "label", "targets", "target" or "y" and the model's inputs in the rest.
+            "labels", "label", "targets", "target" or "y" and the model's inputs in the rest; or batches with labels
+            that were extracted before.
         progress: `True` shows a bar, `False` none; by default one appears if it takes long, on a terminal.
 
     >>> tap = FeatureTap(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))

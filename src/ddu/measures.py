@@ -1,4 +1,9 @@
-"""Uncertainty as pure functions of logits. Entropies are in nats; larger means more uncertain."""
+"""Uncertainty as pure functions of logits. Entropies are in nats; larger means more uncertain.
+
+Those of several networks, or several samples of one, take logits (member, ..., class) and give values (...).
+"""
+
+import math
 
 import torch
 from torch import Tensor
@@ -30,3 +35,41 @@ def energy(logits: Tensor) -> Tensor:
     tensor(-1.3863)
     """
     return -torch.logsumexp(logits, dim=-1)
+
+
+def log_mean_softmax(logits: Tensor) -> Tensor:
+    """log p̄, the logarithm of the mean of the members' probabilities, (..., class).
+
+    >>> log_mean_softmax(torch.tensor([[9.0, -9.0], [-9.0, 9.0]])).exp()
+    tensor([0.5000, 0.5000])
+    """
+    return torch.logsumexp(torch.log_softmax(logits, dim=-1), dim=0) - math.log(len(logits))
+
+
+def predictive_entropy(logits: Tensor) -> Tensor:
+    """Entropy of the mean of the members' probabilities, H[p̄].
+
+    >>> predictive_entropy(torch.tensor([[9.0, -9.0], [-9.0, 9.0]]))  # log 2
+    tensor(0.6931)
+    """
+    return entropy(log_mean_softmax(logits))
+
+
+def expected_entropy(logits: Tensor) -> Tensor:
+    """Mean of the members' entropies, what remains where they agree.
+
+    >>> expected_entropy(torch.zeros(5, 4))  # log 4
+    tensor(1.3863)
+    """
+    return entropy(logits).mean(0)
+
+
+def mutual_information(logits: Tensor) -> Tensor:
+    """Predictive minus expected entropy: what the members disagree on.
+
+    Where they hardly do, it is a small difference of large numbers: use double precision.
+
+    >>> mutual_information(torch.tensor([[9.0, -9.0], [-9.0, 9.0]]))  # log 2
+    tensor(0.6931)
+    """
+    return predictive_entropy(logits) - expected_entropy(logits)

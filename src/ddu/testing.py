@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from ddu.density import GaussianDensity
 from ddu.detectors import load as load_detector
-from ddu.errors import NotFittedError
+from ddu.errors import NotFittedError, NotSupportedError
 from ddu.metrics import auroc
 from ddu.types import Detector, Prediction, Verdict
 
@@ -42,11 +42,12 @@ def check_detector(
     make_detector: Callable[[nn.Module], Detector],
     *,
     load: Callable[[str | PathLike[str], nn.Module], Detector] = load_detector,
+    train: Callable[[Tensor, Tensor], nn.Module] | None = None,
     distance_aware: bool = True,
 ) -> None:
     """Checks that a detector keeps to the contract, on a small classifier and data that it brings along.
 
-    - before fit, predict raises NotFittedError
+    - before fit, predict raises NotFittedError, unless there is nothing to learn
     - fit and calibrate return the detector
     - inputs and labels are left as they were
     - the model's modes, parameters, buffers, gradients and hooks are left as they were
@@ -62,12 +63,14 @@ def check_detector(
     - inputs far from the training data have a larger epistemic score
     - verdicts appear with calibrate, and flag the largest epistemic scores
     - about the false-alarm rate of new data is flagged
-    - a saved detector loads with the same predictions
+    - a saved detector loads with the same predictions; one that cannot be saved says so
     - saving over an older detector replaces it
 
     Args:
         make_detector: Makes an unfitted detector around a model; called many times.
         load: Reads what the detector's `save` wrote.
+        train: Makes a trained classifier of the inputs (sample, 4) and labels 0, 1, 2 that it is given, for detectors
+            that need a network of their own kind; by default a small network with a linear head.
         distance_aware: Whether the score knows distance from the training data. One that is a function of the logits
             alone may not; it is then spared that check.
 
@@ -79,7 +82,7 @@ def check_detector(
         >>> check_detector(lambda model: ddu.DDU(model, density=ddu.GaussianDensity("shared")))
     """
     x, y = _blobs(600, seed=0)
-    model = _classifier(x, y)
+    model = (train or _classifier)(x, y)
     for check in _DETECTOR_CHECKS:
         if distance_aware or check is not _far_is_unknown:
             data = _batches(x, y, 50), _batches(*_blobs(400, seed=1), 64), _blobs(1000, seed=2)[0]
@@ -171,8 +174,11 @@ def _in_use(model: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
     """A copy in the middle of training: mixed modes, gradients, a frozen layer, all of which a detector may disturb."""
     model = copy.deepcopy(model)
     nn.functional.cross_entropy(model.eval()(x), y).backward()
-    model.train().get_submodule("1").eval()
-    model.get_submodule("0").requires_grad_(False)
+    model.train()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.eval()
+    next(model.parameters()).requires_grad_(False)
     return model
 
 
@@ -253,6 +259,8 @@ def _run_everything(case: _Case, check: Callable[[str], None]) -> None:
     check("calibrate")
     detector.predict(case.fresh)
     check("predict")
+    if not detector.can_save:
+        return
     with tempfile.TemporaryDirectory() as folder:
         detector.save(Path(folder) / "detector")
         check("save")
@@ -264,8 +272,10 @@ def _run_everything(case: _Case, check: Callable[[str], None]) -> None:
 
 
 def _unfitted_is_refused(case: _Case) -> None:
-    """before fit, predict raises NotFittedError."""
+    """before fit, predict raises NotFittedError, unless there is nothing to learn."""
     detector = case.make(case.model)
+    if not detector.needs_fit:
+        return
     try:
         detector.predict(case.fresh)
     except NotFittedError:
@@ -424,8 +434,11 @@ def _false_alarms(case: _Case) -> None:
 
 
 def _save_and_load(case: _Case) -> None:
-    """a saved detector loads with the same predictions."""
+    """a saved detector loads with the same predictions; one that cannot be saved says so."""
     for detector in (case.fitted(), case.calibrated()):
+        if not detector.can_save:
+            _refuses_to_save(detector)
+            continue
         with tempfile.TemporaryDirectory() as folder:
             detector.save(Path(folder) / "new" / "detector")
             loaded = case.load(Path(folder) / "new" / "detector", case.model)
@@ -435,8 +448,20 @@ def _save_and_load(case: _Case) -> None:
         assert np.array_equal(np.asarray(mine.verdict), np.asarray(theirs.verdict)), "Verdicts differ after loading."
 
 
+def _refuses_to_save(detector: Detector) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            detector.save(Path(folder) / "detector")
+        except NotSupportedError:
+            assert not any(Path(folder).iterdir()), "It says that it cannot be saved, and leaves a file."
+            return
+    raise AssertionError("It declares can_save = False, and does not raise a NotSupportedError.")
+
+
 def _save_replaces(case: _Case) -> None:
     """saving over an older detector replaces it."""
+    if not case.make(case.model).can_save:
+        return
     newer = case.fitted(case.train[: len(case.train) // 2])
     with tempfile.TemporaryDirectory() as folder:
         case.calibrated().save(folder)

@@ -1,10 +1,10 @@
 """The values that flow through the library, and the protocol that detectors follow."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 from torch import Tensor
@@ -37,8 +37,8 @@ class Prediction:
         probs: Class probabilities, after temperature scaling where calibrated, (batch, class).
         label: The likeliest class, (batch,).
         aleatoric: Entropy of `probs` in nats, (batch,); meaningful in distribution only.
-        epistemic: -log_density, (batch,).
-        log_density: Log-density of the features, (batch,).
+        epistemic: How unlike the training data the input is, on the detector's own scale, (batch,).
+        log_density: -epistemic where that is a log-density of the features, (batch,); None elsewhere.
         verdict: A `Verdict` for each input, (batch,); None before calibration.
         class_names: Names to print instead of class numbers.
     """
@@ -47,7 +47,7 @@ class Prediction:
     label: Tensor
     aleatoric: Tensor
     epistemic: Tensor
-    log_density: Tensor
+    log_density: Tensor | None = None
     verdict: np.ndarray | Verdict | None = None
     class_names: tuple[str, ...] | None = None
 
@@ -58,9 +58,9 @@ class Prediction:
 
     def __getitem__(self, index: Any) -> "Prediction":
         at = index.cpu().numpy() if isinstance(index, Tensor) else index
-        picked = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.type is Tensor}
+        picked = {name: value[index] for name, value in vars(self).items() if isinstance(value, Tensor)}
         verdict = None if self.verdict is None else np.asarray(self.verdict, dtype=object)[at]
-        return Prediction(**picked, verdict=verdict, class_names=self.class_names)
+        return replace(self, **picked, verdict=verdict)
 
     def __iter__(self) -> "Iterator[Prediction]":
         return (self[i] for i in range(len(self)))
@@ -105,7 +105,9 @@ def _columns(prediction: Prediction) -> Iterator[tuple[str, np.ndarray]]:
     yield "label", np.array([prediction.name(c) for c in prediction.label.tolist()], dtype=object)
     yield "confidence", prediction.confidence.double().cpu().numpy()
     for name in ("aleatoric", "epistemic", "log_density"):
-        yield name, getattr(prediction, name).double().cpu().numpy()
+        value = getattr(prediction, name)
+        if value is not None:
+            yield name, value.double().cpu().numpy()
     if prediction.verdict is not None:
         yield "verdict", np.asarray(prediction.verdict, dtype=object)
 
@@ -116,6 +118,11 @@ class Detector(Protocol):
 
     `ddu.testing.check_detector` says what a detector has to keep to.
     """
+
+    needs_fit: ClassVar[bool]
+    """Whether it learns from training data; one that does not predicts without `fit`."""
+    can_save: ClassVar[bool]
+    """Whether `save` works; where it does not, it raises a NotSupportedError."""
 
     def fit(self, loader: Iterable[Any]) -> Self:
         """Learns from training data; fitting again forgets the earlier fit."""

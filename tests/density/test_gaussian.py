@@ -819,3 +819,20 @@ def test_ledoit_wolf_without_full_matrices_is_not_supported(blobs: Blobs) -> Non
 def test_repr_is_the_call_that_makes_it() -> None:
     density = GaussianDensity("shared", shrinkage=0.5, pca=3)
     assert eval(repr(density)).get_params() == density.get_params()
+
+
+@pytest.mark.parametrize("covariance", ["full", "shared", "diagonal", "low_rank"])
+@pytest.mark.parametrize("options", [{}, {"standardize": True}, {"pca": 2}, {"normalize": True}], ids=str)
+def test_distances_belong_to_the_log_densities_and_are_differentiable(covariance, options):
+    generator = torch.Generator().manual_seed(0)
+    z, y = torch.randn(200, 4, dtype=torch.float64, generator=generator), torch.arange(200) % 2
+    density = GaussianDensity(covariance, rank=1, background=True, **options).fit(z, y)
+    distances, background = density.mahalanobis(z), density.background_mahalanobis(z)
+    # log N = log_norm - D² / 2, with the same log_norm for every sample
+    gap = density.class_log_density(z) + distances / 2
+    np.testing.assert_allclose(gap, gap[:1].expand_as(gap), rtol=1e-9)
+    gap = density.background_log_density(z) + background / 2
+    np.testing.assert_allclose(gap, gap[:1].expand_as(gap), rtol=1e-9)
+    point = z[:3].clone().requires_grad_()
+    assert torch.autograd.gradcheck(density.mahalanobis, (point,))
+    assert torch.autograd.gradcheck(density.background_mahalanobis, (point,))

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ddu
-from ddu.detectors import _ddu
+from ddu.detectors import _base
 from ddu.errors import CalibrationWarning, FeatureError, InputError, LabelError, LayerError, NotFittedError
 from ddu.features import FeatureTap, extract
 from ddu.metrics import negative_log_likelihood
@@ -133,11 +133,11 @@ def test_one_pass_equals_fit_features_on_extracted_features():
 def test_the_log_density_is_that_of_the_features():
     detector = ddu.DDU(classifier(), density=ddu.GaussianDensity(prior="uniform")).fit(loader())
     expected = ddu.GaussianDensity(prior="uniform").fit(*blobs(600)).log_density(X)
-    np.testing.assert_allclose(detector.predict(X).log_density, expected, rtol=1e-4)
+    np.testing.assert_allclose(-detector.predict(X).epistemic, expected, rtol=1e-4)
 
 
 def test_memory_does_not_grow_with_the_number_of_batches(monkeypatch):
-    monkeypatch.setattr(_ddu, "_ROWS", 256)
+    monkeypatch.setattr(_base, "_ROWS", 256)
 
     def numbers_held(batches):
         held = 0
@@ -175,7 +175,7 @@ def test_every_covariance_with_and_without_a_background(covariance, background):
     reference = ddu.GaussianDensity(covariance, rank=2, background=background).fit(*blobs(600))
     expected = reference.relative_log_density(X) if background else reference.log_density(X)
     # a relative density is a difference of two larger numbers
-    np.testing.assert_allclose(detector.predict(X).log_density, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(-detector.predict(X).epistemic, expected, rtol=1e-4, atol=1e-4)
     assert not density.is_fitted  # the one that was passed in is a recipe
 
 
@@ -280,7 +280,7 @@ def test_the_temperature_undoes_overconfidence():
 def test_the_training_quantile_is_the_plain_quantile():
     detector = ddu.DDU(classifier()).fit(loader())
     detector.calibrate(loader(), false_alarm_rate=0.03, threshold="training_quantile")
-    scores = detector.predict(blobs(600)[0]).log_density.double().numpy()
+    scores = (-detector.predict(blobs(600)[0]).epistemic).double().numpy()
     assert detector.density_threshold == pytest.approx(np.quantile(scores, 0.03), rel=1e-5)
 
 

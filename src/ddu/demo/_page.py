@@ -27,7 +27,7 @@ def make_page(data: DigitsDemoData, judged: Judged, scores: Scores, run: dict[st
     sets = {"clean digits": judged.clean, "ambiguous digits": judged.ambiguous, "photo patches": judged.photos}
     num_classes = judged.clean.probs.shape[1]
     entropies = {name: one.aleatoric for name, one in sets.items()}
-    log_densities = {name: one.log_density for name, one in sets.items()}
+    log_densities = {name: -one.epistemic for name, one in sets.items()}
     generator = Generator().manual_seed(run["seed"])
     return render_page(
         _TEMPLATE,

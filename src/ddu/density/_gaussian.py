@@ -207,6 +207,15 @@ class GaussianDensity:
         self._need_background()
         return self._score(z, _Factors.relative_log_density)
 
+    def mahalanobis(self, z: Tensor) -> Tensor:
+        """Squared distances (z - μ_c)ᵀ Σ_c⁻¹ (z - μ_c), (sample, class); unlike log-densities differentiable in z."""
+        return self._distances(z, background=False)
+
+    def background_mahalanobis(self, z: Tensor) -> Tensor:
+        """The squared distance to the single Gaussian fitted to all samples, (sample,); differentiable in z."""
+        self._need_background()
+        return self._distances(z, background=True).squeeze(1)
+
     # What was learned
 
     @property
@@ -305,6 +314,13 @@ class GaussianDensity:
             exact = self._score(features.to(self.moments_.device, torch.float64), method)
             scores = torch.as_tensor(exact).clamp(-limit, limit).to(scores)
         return cast(ArrayT, scores if isinstance(z, Tensor) else scores.numpy())
+
+    def _distances(self, z: Tensor, background: bool) -> Tensor:
+        checked = check_features(z, dim=self.moments_.dim)
+        factors = self._factors(checked.dtype, checked.device)
+        scorer = factors.background if background else factors.scorer
+        assert scorer is not None
+        return scorer.mahalanobis(factors.transform(self._unit_length(z.to(checked.dtype))))
 
     def _factors(self, dtype: torch.dtype = torch.float64, device: torch.device | None = None) -> "_Factors":
         """The factors for scoring, worked out in float64 once and then cast where they are needed."""

@@ -1,36 +1,58 @@
 """Detectors: one protocol, one file each."""
 
 import os
+from collections.abc import Sequence
 
 from torch import nn
 
 from ddu.artifacts import load_artifact
+from ddu.detectors._base import BaseDetector as BaseDetector
+from ddu.detectors._base import Evidence as Evidence
 from ddu.detectors._ddu import DDU as DDU
-from ddu.errors import ArtifactError
+from ddu.detectors._energy import Energy as Energy
+from ddu.detectors._ensemble import Ensemble as Ensemble
+from ddu.detectors._ensemble import as_members
+from ddu.detectors._ensemble import load_members as load_members
+from ddu.detectors._mahalanobis import Mahalanobis as Mahalanobis
+from ddu.detectors._softmax import Softmax as Softmax
+from ddu.errors import ArtifactError, InputError
 from ddu.features import FeatureSource
 
-__all__ = ["DDU", "load"]
+__all__ = ["DDU", "BaseDetector", "Energy", "Ensemble", "Evidence", "Mahalanobis", "Softmax", "load", "load_members"]
 
-_BY_NAME = {DDU.name: DDU}
+_BY_NAME: dict[str, type[BaseDetector]] = {
+    detector.name: detector for detector in (DDU, Softmax, Energy, Mahalanobis, Ensemble)
+}
 
 
 def load(
-    folder: str | os.PathLike[str], model: nn.Module, *, features: FeatureSource = None, strict: bool = True
-) -> DDU:
+    folder: str | os.PathLike[str],
+    model: nn.Module | Sequence[nn.Module],
+    *,
+    features: FeatureSource = None,
+    strict: bool = True,
+) -> BaseDetector:
     """Loads a detector that was saved with `save(folder)`.
 
     Args:
         folder: Where it was saved.
-        model: The model that it was fitted to, with its weights.
+        model: The model that it was fitted to, with its weights; of an ensemble, its members.
         features: Where the features are; needed only if they came from a callable, which a file cannot hold.
         strict: Refuse a model whose weights are not those that the detector was fitted to; otherwise only warn.
+
+    Returns:
+        The detector, of the class that was saved.
     """
     content, tensors = load_artifact(folder)
     name = content.get("detector")
     if name not in _BY_NAME:
         raise ArtifactError(f"{folder} holds a detector {name!r}, and this ddu knows {', '.join(_BY_NAME)}.")
+    network = model if isinstance(model, nn.Module) else as_members(model)
     try:
-        return _BY_NAME[name].restore(content, tensors, model, features=features, strict=strict)
+        if features is not None and "features" not in content["options"]:
+            raise InputError(f"{folder} holds a detector {name!r}, which has no features= to replace.")
+        replaced = {} if features is None else {"features": features}
+        return _BY_NAME[name].restore(content, tensors, network, strict=strict, **replaced)
     except (KeyError, TypeError) as error:
         raise ArtifactError(
             f"{folder} does not hold what a {name} detector needs ({error!r}): save it again."

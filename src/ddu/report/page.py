@@ -56,7 +56,7 @@ def make_cards(images: Tensor, prediction: Prediction, truths: Sequence[str]) ->
             label=one.name(int(one.label)),
             confidence=float(one.probs.max()),
             aleatoric=float(one.aleatoric),
-            log_density=float(one.log_density),
+            log_density=-float(one.epistemic),
             verdict=Verdict(str(one.verdict)),
         )
         for image, one, truth in zip(images, prediction, truths, strict=True)

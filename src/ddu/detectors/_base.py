@@ -1,0 +1,290 @@
+"""What every detector does in the same way: run a model, be calibrated, give verdicts, be saved and loaded.
+
+A new detector says what it learns from batches of features and logits (`_learn`), and what it makes of a batch
+(`_evidence`). Everything else is here.
+"""
+
+import os
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from ddu.artifacts import model_fingerprint, save_artifact
+from ddu.calibration import Calibration, ThresholdRule, calibrate
+from ddu.density import check_labels
+from ddu.errors import ArtifactError, DDUWarning, InputError, NotFittedError
+from ddu.features import FeatureBatch, Tap, extract
+from ddu.measures import entropy
+from ddu.types import Prediction
+
+# Rows of features gathered before something is learned from them: long matrix products instead of many short ones
+_ROWS = 4096
+
+
+class Evidence(NamedTuple):
+    """What a detector makes of a batch, before temperature and thresholds."""
+
+    logits: Tensor  # (N, C), log-probabilities up to a constant
+    epistemic: Tensor  # (N,), larger means more unknown
+
+
+class BaseDetector(ABC):
+    """A detector but for what it learns and how it scores.
+
+    The model runs in evaluation mode, and is left as it was. Wherever inputs are taken, a `FeatureBatch` that
+    `ddu.features.extract(detector.tap, loader)` gave before is as good, and saves the forward pass.
+
+    Attributes:
+        tap: What runs the model.
+        calibration: Temperature and thresholds; None before `calibrate`.
+        class_names: Names for the classes, for printing.
+    """
+
+    name: ClassVar[str]
+    """What files and the command line call it."""
+    needs_fit: ClassVar[bool] = True
+    """Whether it learns from training data; one that does not predicts without `fit`."""
+    can_save: ClassVar[bool] = True
+    """Whether it can be saved."""
+    has_density: ClassVar[bool] = False
+    """Whether its epistemic score is a negative log-density."""
+    _how_to_fit: ClassVar[str] = "fit(loader)"
+
+    def __init__(self, tap: Tap, class_names: Sequence[str] | None):
+        if isinstance(class_names, Mapping):
+            raise InputError(
+                f"The 'class_names' parameter of {type(self).__name__} must be a sequence in the order of the classes."
+            )
+        self.tap = tap
+        self.class_names = None if class_names is None else tuple(map(str, class_names))
+        self.calibration: Calibration | None = None
+        self._fingerprint: str | None = None
+
+    # What a new detector has to say
+
+    @abstractmethod
+    def _evidence(self, batch: FeatureBatch) -> Evidence:
+        """What it makes of a batch."""
+
+    def _learn(self, batches: Iterable[FeatureBatch]) -> None:
+        """Learns from labelled batches; if it fails, the detector is left as it was."""
+        raise NotImplementedError
+
+    def _view(self, x: Any) -> FeatureBatch:
+        """How the model is run when a prediction is asked for."""
+        return self.tap(x)
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether it has learned what it needs to predict."""
+        return not self.needs_fit
+
+    def _options(self) -> dict[str, Any]:
+        """The constructor's own arguments as JSON."""
+        return {}
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Everything learned, by name."""
+        return {}
+
+    @classmethod
+    def _rebuild(cls, model: nn.Module, options: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
+        """A fitted detector from its options and tensors."""
+        constructor: Any = cls
+        return constructor(model, **options)
+
+    # What all of them do
+
+    @property
+    def model(self) -> nn.Module:
+        """The model whose predictions are judged."""
+        return self.tap.model
+
+    @property
+    def temperature(self) -> float:
+        """Divides the logits; 1 before calibration."""
+        return self.calibration.temperature if self.calibration else 1.0
+
+    @property
+    def epistemic_threshold(self) -> float | None:
+        """Epistemic score above which an input is out of distribution; None before calibration."""
+        return self.calibration.epistemic_threshold if self.calibration else None
+
+    @property
+    def entropy_threshold(self) -> float | None:
+        """Entropy above which an input in distribution is ambiguous; None before calibration."""
+        return self.calibration.entropy_threshold if self.calibration else None
+
+    @property
+    def false_alarm_rate(self) -> float | None:
+        """The rate that the epistemic threshold was set for; None before calibration."""
+        return self.calibration.false_alarm_rate if self.calibration else None
+
+    def __repr__(self) -> str:
+        state = "calibrated" if self.calibration else "fitted" if self.is_fitted else "not fitted"
+        options = [f"{name}={value!r}" for name, value in self._options().items() if name != "features"]
+        return f"{type(self).__name__}({', '.join([repr(self.tap), *options, state])})"
+
+    def fit(self, loader: Iterable[Any], *, progress: bool | None = None) -> Self:
+        """Learns from training data, in one pass; an earlier fit and its calibration are forgotten.
+
+        A detector that has nothing to learn leaves the loader alone.
+
+        Args:
+            loader: Batches of (inputs, labels), or mappings of them. Not augmented, if you can.
+            progress: `True` shows a progress bar, `False` none; by default one appears if it takes long.
+        """
+        if self.needs_fit:
+            self._learn(_gathered(self._training_batches(loader, progress)))
+        return self._settle()
+
+    def calibrate(
+        self,
+        loader: Iterable[Any],
+        false_alarm_rate: float = 0.01,
+        *,
+        threshold: ThresholdRule = "conformal",
+        progress: bool | None = None,
+    ) -> Self:
+        """Sets the temperature and the thresholds on data that the model was not trained on.
+
+        Args:
+            loader: Held-out batches of (inputs, labels) from the training distribution.
+            false_alarm_rate: Share of in-distribution inputs that may be called out of distribution.
+            threshold: "conformal", which keeps that rate for new data whatever its distribution; or
+                "training_quantile", the paper's: the plain quantile, for which `loader` is the training data.
+            progress: As in `fit`.
+        """
+        self._need_fit()
+        rows = [(*self._judge(batch), labels_of(batch)) for batch in extract(self._view, loader, progress=progress)]
+        if not rows:
+            raise InputError("The loader gave no batches, so there is nothing to calibrate on.")
+        logits, epistemic, labels = (torch.cat(column) for column in zip(*rows, strict=True))
+        labels = check_labels(labels, samples=len(logits), num_classes=logits.shape[1])
+        # If this fails, the earlier calibration stands
+        self.calibration = calibrate(logits, epistemic, labels, false_alarm_rate, threshold)
+        if not self.needs_fit:
+            self._fingerprint = model_fingerprint(self.model)
+        return self
+
+    def predict(self, x: Any) -> Prediction:
+        """Judges a batch of inputs: a tensor or array, or a tuple or mapping of what the model takes."""
+        self._need_fit()
+        logits, epistemic = self._judge(self._view(x))
+        logits = logits / self.temperature
+        aleatoric = entropy(logits)
+        probs = torch.softmax(logits, dim=1)
+        return Prediction(
+            probs=probs,
+            label=probs.argmax(1),
+            aleatoric=aleatoric,
+            epistemic=epistemic,
+            log_density=-epistemic if self.has_density else None,
+            verdict=self.calibration.verdicts(epistemic, aleatoric) if self.calibration else None,
+            class_names=self.class_names,
+        )
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Writes everything learned to a folder; `ddu.load(folder, model)` reads it.
+
+        The model's weights are not part of it, only the fingerprint of those that it was fitted to.
+        """
+        self._need_fit()
+        content = {
+            "detector": self.name,
+            "class_names": self.class_names,
+            "options": self._options(),
+            "calibration": asdict(self.calibration) if self.calibration else None,
+            "model": {
+                "class": type(self.model).__name__,
+                "fingerprint": self._fingerprint or model_fingerprint(self.model),
+            },
+        }
+        save_artifact(folder, content, self._tensors())
+
+    @classmethod
+    def restore(
+        cls,
+        content: dict[str, Any],
+        tensors: dict[str, Tensor],
+        model: nn.Module,
+        *,
+        strict: bool = True,
+        **replaced: Any,
+    ) -> Self:
+        """A detector from what `save` wrote, with some of its options replaced."""
+        saved, fingerprint = content["model"], model_fingerprint(model)
+        if fingerprint != saved["fingerprint"]:
+            message = (
+                f"The detector was fitted to a {saved['class']} with the fingerprint {saved['fingerprint'][:12]}, this "
+                f"{type(model).__name__} has {fingerprint[:12]}: load the weights it was fitted to, or fit again."
+            )
+            if strict:
+                raise ArtifactError(f"{message} If only the precision or layout differs, pass strict=False.")
+            warnings.warn(message, DDUWarning, stacklevel=3)
+        names, calibration = content["class_names"], content["calibration"]
+        detector = cls._rebuild(model, content["options"] | replaced, tensors)
+        detector.class_names = None if names is None else tuple(names)
+        detector.calibration = None if calibration is None else Calibration(**calibration)
+        detector._fingerprint = saved["fingerprint"]
+        return detector
+
+    def _settle(self) -> Self:
+        """After a fit: it belongs to the weights that the model has now, and is not calibrated."""
+        self.calibration = None
+        self._fingerprint = model_fingerprint(self.model)
+        return self
+
+    def _need_fit(self) -> None:
+        if not self.is_fitted:
+            raise NotFittedError(
+                f"This {type(self).__name__} detector is not fitted yet. Call {self._how_to_fit} first."
+            )
+
+    def _judge(self, batch: FeatureBatch) -> Evidence:
+        logits, epistemic = self._evidence(batch)
+        bad = int((~torch.isfinite(logits)).any(1).sum())
+        if bad:
+            raise InputError(f"The model gave NaN or infinite logits for {bad} of {len(logits)} inputs: check it.")
+        return Evidence(logits.float(), epistemic)
+
+    def _training_batches(self, loader: Iterable[Any], progress: bool | None) -> Iterator[FeatureBatch]:
+        seen = False
+        for batch in extract(self.tap, loader, progress=progress):
+            num_classes = batch.logits.shape[1]
+            if self.class_names is not None and len(self.class_names) != num_classes:
+                raise InputError(
+                    f"There are {len(self.class_names)} class names for {num_classes} classes: give one for each."
+                )
+            seen = True
+            yield batch
+        if not seen:
+            raise InputError("The loader gave no batches, so there is nothing to fit: check its data set and sampler.")
+
+
+def _gathered(batches: Iterable[FeatureBatch]) -> Iterator[FeatureBatch]:
+    """The same rows in larger batches."""
+    waiting: list[FeatureBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(len(b.features) for b in waiting) >= _ROWS:
+            yield _joined(waiting)
+            waiting = []
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(batches: list[FeatureBatch]) -> FeatureBatch:
+    rows = [(batch.features, batch.logits, labels_of(batch)) for batch in batches]
+    return FeatureBatch(*(torch.cat(column) for column in zip(*rows, strict=True)))
+
+
+def labels_of(batch: FeatureBatch) -> Tensor:
+    """The labels, which batches from `extract` always have."""
+    assert batch.labels is not None
+    return batch.labels

@@ -1,0 +1,50 @@
+"""Softmax entropy and confidence (Hendrycks and Gimpel, "A baseline for detecting ... examples", 2017)."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+from torch import nn
+
+from ddu.detectors._base import BaseDetector, Evidence
+from ddu.errors import InputError
+from ddu.features import FeatureBatch, LogitsTap
+from ddu.measures import entropy, unconfidence
+
+Score = Literal["entropy", "confidence"]
+
+
+class Softmax(BaseDetector):
+    """Unknown is what the softmax is unsure of. It cannot tell the ambiguous from the unknown.
+
+    There is nothing to fit. The score is that of the logits as they are: the temperature, which `calibrate` sets, only
+    changes the probabilities.
+
+    Args:
+        model: Any classifier that returns logits.
+        score: "entropy", that of the softmax in nats; or "confidence", one minus the largest probability.
+        class_names: Names for the classes, for printing.
+
+    >>> import torch
+    >>> Softmax(nn.Linear(2, 2, bias=False)).predict(torch.zeros(1, 2)).epistemic  # log 2
+    tensor([0.6931])
+    """
+
+    name = "softmax"
+    needs_fit = False
+
+    def __init__(self, model: nn.Module, *, score: Score = "entropy", class_names: Sequence[str] | None = None):
+        if score not in get_args(Score):
+            raise InputError(
+                f"The 'score' parameter of Softmax must be 'entropy' or 'confidence'. Got {score!r} instead."
+            )
+        super().__init__(LogitsTap(model), class_names)
+        self.score: Score = score
+
+    def _evidence(self, batch: FeatureBatch) -> Evidence:
+        # In double precision a network this sure can still be told from a surer one
+        logits = batch.logits.double()
+        epistemic = entropy(logits) if self.score == "entropy" else unconfidence(logits)
+        return Evidence(batch.logits, epistemic.float())
+
+    def _options(self) -> dict[str, Any]:
+        return {"score": self.score}
