@@ -23,7 +23,7 @@ import torch
 from ddu import data
 from ddu.calibration import conformal_rank
 from ddu.data import ArrayDataset, DataInfo
-from ddu.detectors import DDU, load
+from ddu.detectors import DDU, BaseDetector, load
 from ddu.errors import ArtifactError, InputError
 from ddu.files import versions, write_bytes, write_json
 from ddu.metrics import accuracy, expected_calibration_error, negative_log_likelihood
@@ -94,7 +94,7 @@ class Run:
         model.load_state_dict(safetensors.torch.load_file(self.folder / WEIGHTS))
         return model.eval()
 
-    def load_detector(self) -> DDU:
+    def load_detector(self) -> BaseDetector:
         """The fitted and calibrated detector around the trained network."""
         return load(self.folder / DETECTOR, self.load_model())
 

@@ -5,32 +5,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 import ddu
-from ddu.cli import main
 
 RUN = "import sys; sys.argv[0] = 'ddu'; from ddu.cli import main; main()"
-
-Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def command(monkeypatch, capsys) -> Command:
-    """Runs `ddu` with arguments: exit code, standard output, standard error."""
-    monkeypatch.setenv("COLUMNS", "100")
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["ddu", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        assert isinstance(end.value.code, int)
-        return end.value.code, *capsys.readouterr()
-
-    return run
 
 
 def fresh_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:

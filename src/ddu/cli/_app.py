@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from ddu._version import __version__
+from ddu.cli import reproduce
 from ddu.cli.demo import demo
 from ddu.cli.train import train
 
@@ -35,3 +36,4 @@ def _common(
 
 app.command()(demo)
 app.command()(train)
+app.add_typer(reproduce.app, name="reproduce")

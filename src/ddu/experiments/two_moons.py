@@ -1,6 +1,6 @@
 """Two moons: where is a network sure of itself?
 
-    ddu reproduce two-moons          about two minutes on two cores
+    ddu reproduce two-moons
 
 2,000 points on two half circles, noise 0.1. The paper's four panels: the softmax entropy of a single network and the
 predictive entropy of an ensemble are high along the boundary between the classes only; the feature density of a
@@ -11,20 +11,24 @@ In numbers: the AUROC that tells the data from a grid of points further than thr
 Different from the paper: the single network and the ensemble are trained for 150 epochs, as its text says.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ddu import data
-from ddu.detectors import DDU
-from ddu.measures import entropy
+from ddu.detectors import DDU, Ensemble
+from ddu.evaluation import Row, versions
+from ddu.extras import require
 from ddu.metrics import auroc
 from ddu.models import create_model
 from ddu.training import fit
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 NOISE = 0.1
 FAR = 3 * NOISE
@@ -37,6 +41,14 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "ResFFN": ("resffn4_128", {"spectral_norm": None}),
     "FC-Net": ("fc_net4_128", {"spectral_norm": None}),
 }
+
+# The paper's panels: network and measure
+PANELS = (
+    ("ResFFN", "softmax entropy"),
+    (f"{MEMBERS}-ensemble", "predictive entropy"),
+    ("ResFFN, spectral norm", "feature density"),
+    ("FC-Net", "feature density"),
+)
 
 Progress = Callable[[str], None]
 
@@ -83,42 +95,59 @@ def run(seed: int = 0, *, epochs: int = 150, grid: int = 120, progress: Progress
         progress: Is told what is being done.
     """
     moons = data.load("two_moons")
-    points = torch.from_numpy(moons.inputs)
+    points, labels = torch.from_numpy(moons.inputs), torch.from_numpy(moons.labels)
     x, y = np.linspace(*_X, grid, dtype=np.float32), np.linspace(*_Y, grid, dtype=np.float32)
     plane = torch.from_numpy(np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2))
-    # Rounded so that it is a matter of geometry alone, whatever the last digit
     far = torch.cdist(plane, points).amin(1) > FAR
+    panels = []
 
-    def train(kind: str, seed: int) -> nn.Module:
-        name, options = NETWORKS[kind]
+    def train(network: str, seed: int) -> nn.Module:
+        name, options = NETWORKS[network]
         torch.manual_seed(seed)
         model = create_model(name, num_classes=2, **options)
         return fit(model, moons, recipe="two_moons", epochs=epochs, seed=seed, progress=False).model
 
-    def measured(network: str, measure: str, uncertainty: Callable[[Tensor], Tensor]) -> Panel:
+    def measure(network: str, name: str, uncertainty: Callable[[Tensor], Tensor]) -> None:
         on_plane = uncertainty(plane)
         value = auroc(uncertainty(points), on_plane[far])
-        return Panel(network, measure, on_plane.reshape(grid, grid).numpy(), value)
+        panels.append(Panel(network, name, on_plane.reshape(grid, grid).numpy(), value))
 
-    def panels() -> Iterator[Panel]:
-        models = []
-        for kind in NETWORKS:
-            progress(f"Train {kind}")
-            models.append(train(kind, seed))
-            detector = DDU(models[-1]).fit([(points, torch.from_numpy(moons.labels))])
-            yield measured(kind, "softmax entropy", lambda z, detector=detector: detector.predict(z).aleatoric)
-            yield measured(kind, "feature density", lambda z, detector=detector: detector.predict(z).epistemic)
-        members = [models[1]]
-        for member in range(1, MEMBERS):
-            progress(f"Train member {member + 1} of {MEMBERS}")
-            members.append(train("ResFFN", seed + member))
-        with torch.no_grad():
-            yield measured(f"{MEMBERS}-ensemble", "predictive entropy", lambda z: _predictive_entropy(members, z))
-
-    return TwoMoons(moons.inputs, moons.labels, x, y, list(panels()))
+    for network in NETWORKS:
+        progress(f"Train {network}")
+        model = train(network, seed)
+        detector = DDU(model).fit([(points, labels)])
+        measure(network, "softmax entropy", lambda z, detector=detector: detector.predict(z).aleatoric)
+        measure(network, "feature density", lambda z, detector=detector: detector.predict(z).epistemic)
+    progress(f"Train an ensemble of {MEMBERS}")
+    members = [train("ResFFN", MEMBERS * seed + member) for member in range(MEMBERS)]
+    ensemble = Ensemble(members)
+    measure(f"{MEMBERS}-ensemble", "predictive entropy", lambda z: ensemble.decompose(z).predictive_entropy)
+    measure(f"{MEMBERS}-ensemble", "mutual information", lambda z: ensemble.decompose(z).mutual_information)
+    return TwoMoons(moons.inputs, moons.labels, x, y, panels)
 
 
-def _predictive_entropy(members: list[nn.Module], inputs: Tensor) -> Tensor:
-    """Entropy of the mean of the members' probabilities."""
-    log_probs = torch.stack([model(inputs).log_softmax(1) for model in members]).logsumexp(0)
-    return entropy(log_probs)
+def to_rows(result: TwoMoons, seed: int, command: str) -> list[Row]:
+    """The AUROC of each measure, to be kept in a file."""
+    facts = {"data": "two_moons", "ood": "plane", "seed": seed, "command": command, "versions": versions()}
+    return [
+        Row(detector=panel.measure, network=panel.network, metric="auroc", value=panel.auroc, **facts)
+        for panel in result.panels
+    ]
+
+
+def draw(result: TwoMoons) -> "Figure":
+    """The paper's four panels: dark is uncertain, and each panel has a scale of its own."""
+    figure_module = require("matplotlib.figure", extra="report", purpose="ddu reproduce two-moons")
+    figure = figure_module.Figure(figsize=(12, 3.4), layout="constrained")
+    for axes, (network, measure) in zip(figure.subplots(1, 4, sharex=True, sharey=True), PANELS, strict=True):
+        panel = result.panel(network, measure)
+        # Ranks, since log-densities span several orders of magnitude
+        ranks = panel.uncertainty.ravel().argsort().argsort().reshape(panel.uncertainty.shape)
+        axes.pcolormesh(result.x, result.y, ranks, cmap="cividis_r", shading="gouraud", rasterized=True)
+        for label, colour in enumerate(("white", "black")):
+            x, y = result.points[result.labels == label].T
+            axes.plot(x, y, ".", color=colour, markersize=1, alpha=0.6)
+        axes.set_title(f"{network}: {measure}\nAUROC {panel.auroc:.3f}", fontsize=10)
+        axes.set_xticks([])
+        axes.set_yticks([])
+    return figure
