@@ -79,7 +79,10 @@ class RowFile:
         return [self._parse(number, line) for number, line in enumerate(lines, start=first + 1)]
 
     def done(self, keys: Iterable[RowKey]) -> set[RowKey]:
-        """Those of the keys that have a value already. What failed is not done: it is tried again."""
+        """Those of the keys that have a value already. What failed is not done: it is tried again.
+
+        Ask for every key that a run gives: a process killed while it appended may have left only the first few.
+        """
         measured = {row.key for row in self.read() if row.status == "ok"}
         return measured.intersection(keys)
 
