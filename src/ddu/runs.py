@@ -63,10 +63,12 @@ class RunConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
+        """The configuration as JSON has it."""
         return json.loads(json.dumps(asdict(self)))
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
+        """The inverse of `to_json`."""
         known: dict[str, Any] = {one.name: content[one.name] for one in fields(cls)}
         recipe = known["recipe"]
         known["recipe"] = Recipe(**(recipe | {"milestones": tuple(recipe["milestones"])}))

@@ -23,7 +23,12 @@ def test_the_version_is_printed(command):
 def test_help_lists_the_commands(command):
     code, printed, _ = command("--help")
     assert code == 0
-    assert "demo  Train, fit, calibrate and judge: the whole method in about a minute." in printed
+    for line in (
+        "demo       Train, fit, calibrate and judge: the whole method in about a minute.",
+        "train      Train a network, fit and calibrate its detector, and test both.",
+        "reproduce  The paper's tables and figures, one command each.",
+    ):
+        assert line in printed
 
 
 def test_help_of_the_demo_has_its_options_and_an_example(command):

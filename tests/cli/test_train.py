@@ -36,7 +36,7 @@ def test_a_run_is_trained_reported_and_not_repeated(command, tmp_path):
     ],
 )
 def test_a_mistake_is_one_line_before_anything_is_trained(command, tmp_path, arguments, message):
-    code, out, err = command(*MOONS, "--output", str(tmp_path / "run"), *arguments)
+    code, _, err = command(*MOONS, "--output", str(tmp_path / "run"), *arguments)
     assert code == 1
     assert message in err
     assert "Traceback" not in err
