@@ -11,7 +11,7 @@ metrics.json       written last: its presence means that the run is finished
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -39,6 +39,14 @@ CONFIG, SPLITS, WEIGHTS, DETECTOR, METRICS = (
     "metrics.json",
 )
 
+_PLAIN = {"spectral_norm": None, "sensitive": False}
+
+METHODS: dict[str, dict[str, Any]] = {
+    "ddu": {},
+    "softmax": _PLAIN,
+}
+"""What a network can be trained for: the options of `create_model` that make it so."""
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -52,6 +60,7 @@ class RunConfig:
         limit: Use only so many training samples, drawn at random; None uses all.
         false_alarm_rate: What the detector is calibrated for.
         options: For `create_model`; they win over the recipe's own.
+        split_seed: Decides the split in place of the seed: members of an ensemble share what is held out.
     """
 
     model: str
@@ -61,6 +70,7 @@ class RunConfig:
     limit: int | None = None
     false_alarm_rate: float = 0.01
     options: Mapping[str, Any] = field(default_factory=dict)
+    split_seed: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The configuration as JSON has it."""
@@ -69,7 +79,7 @@ class RunConfig:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """The inverse of `to_json`."""
-        known: dict[str, Any] = {one.name: content[one.name] for one in fields(cls)}
+        known: dict[str, Any] = {one.name: content[one.name] for one in fields(cls) if one.name in content}
         recipe = known["recipe"]
         known["recipe"] = Recipe(**(recipe | {"milestones": tuple(recipe["milestones"])}))
         return cls(**known)
@@ -155,7 +165,7 @@ def train_run(
         The run; None in the helping processes of a training on several devices.
     """
     folder = Path(output)
-    if _is_finished(folder, config):
+    if is_finished(folder, config):
         return load_run(folder)
     check_writable(folder)
     model = config.make_model()
@@ -182,11 +192,16 @@ def train_run(
         return None
     write_bytes(folder / WEIGHTS, safetensors.torch.save(model.cpu().state_dict()))
     batches = {name: data.loader(getattr(sets, name), workers=workers) for name in ("train", "validation")}
-    detector = DDU(model, class_names=sets.train.info.classes).fit(batches["train"], progress=progress)
+    detector = make_detector(model, sets.train.info.classes).fit(batches["train"], progress=progress)
     detector.calibrate(batches["validation"], config.false_alarm_rate, progress=progress)
     detector.save(folder / DETECTOR)
     write_json(folder / METRICS, _metrics(training, detector, sets.test))
     return load_run(folder)
+
+
+def make_detector(model: Classifier, class_names: Sequence[str] | None = None) -> BaseDetector:
+    """The detector that a network was trained for."""
+    return DDU(model, class_names=class_names)
 
 
 def input_options(info: DataInfo) -> dict[str, Any]:
@@ -197,26 +212,26 @@ def input_options(info: DataInfo) -> dict[str, Any]:
     return {"num_classes": info.num_classes, "in_features": info.shape[0]}
 
 
-def _is_finished(folder: Path, config: RunConfig) -> bool:
-    """Whether the folder holds this run, finished; another run in it is an error."""
+def is_finished(folder: Path, config: RunConfig) -> bool:
+    """Whether a folder holds this run, finished; another run in it is an error."""
     path = folder / CONFIG
     if not path.is_file():
         if folder.is_dir() and any(folder.iterdir()):
             raise InputError(f"{folder} holds files that are not a run's: choose another folder.")
         return False
     there, here = json.loads(path.read_text())["run"], config.to_json()
-    for name, was, now in _differences(there, here):
+    for name, was, now in differences(there, here):
         raise InputError(f"The run in {folder} has {name}={was}, and this one {name}={now}: choose another folder.")
     return (folder / METRICS).is_file()
 
 
-def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+def differences(there: dict[str, Any], here: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """Names and both values of what differs, in nested dictionaries too."""
     found = []
     for name in {**there, **here}:
         was, now = there.get(name), here.get(name)
         if isinstance(was, dict) and isinstance(now, dict):
-            found += _differences(was, now)
+            found += differences(was, now)
         elif was != now:
             found.append((name, was, now))
     return found
@@ -224,9 +239,10 @@ def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[tuple[str,
 
 def _split(config: RunConfig, root: str | os.PathLike[str] | None) -> tuple[np.ndarray, np.ndarray]:
     everything = data.load(config.data, "train", root=root)
-    train, validation = data.split(everything, config.recipe.validation_share, seed=config.seed)
+    seed = config.seed if config.split_seed is None else config.split_seed
+    train, validation = data.split(everything, config.recipe.validation_share, seed=seed)
     if config.limit is not None:
-        shuffled = np.random.default_rng(config.seed).permutation(len(everything))[: config.limit]
+        shuffled = np.random.default_rng(seed).permutation(len(everything))[: config.limit]
         chosen = np.sort(shuffled)
         train, validation = (np.intersect1d(part, chosen) for part in (train, validation))
     return train, validation
@@ -246,7 +262,7 @@ def _write_splits(path: Path, train: np.ndarray, validation: np.ndarray) -> None
     write_bytes(path, buffer.getvalue())
 
 
-def _metrics(training: Training, detector: DDU, test: ArrayDataset) -> dict[str, float]:
+def _metrics(training: Training, detector: BaseDetector, test: ArrayDataset) -> dict[str, float]:
     """How the network and its detector do on test data."""
     batches = list(data.loader(test))
     judged = [detector.predict(inputs) for inputs, _ in batches]

@@ -65,7 +65,10 @@ METRICS: dict[str, Metric] = {
     "false_alarm_rate": Metric("false alarms", share=True),
     "detection_rate": Metric("OoD detected", "higher", share=True),
     "temperature": Metric("temperature"),
+    "training_seconds": Metric("seconds to train and fit", "lower"),
+    "training_ratio": Metric("training time, ratio", "lower"),
     "seconds_per_thousand": Metric("seconds / 1,000 inputs", "lower"),
+    "inference_ratio": Metric("inference time, ratio", "lower"),
     "megabytes_per_thousand": Metric("MB / 1,000 inputs", "lower"),
 }
 
