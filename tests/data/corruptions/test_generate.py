@@ -129,20 +129,20 @@ def test_what_is_not_whole_or_not_the_same_is_made_again(images, tmp_path, damag
     [
         (
             {"seed": 1},
-            "{} holds another set: its seed is 0, not 1. Give another folder, or delete that one.",
+            "{} holds another set, with seed 0, not 1: give another folder, or delete that one.",
         ),
         (
             {"severities": (1, 2)},
-            "{} holds another set: its severities is [1, 2, 3, 4, 5], not [1, 2]. "
-            "Give another folder, or delete that one.",
+            "{} holds another set, with severities [1, 2, 3, 4, 5], not [1, 2]: "
+            "give another folder, or delete that one.",
         ),
         (
             {"images": np.zeros((7, 32, 32, 3), np.uint8)},
-            "{} holds another set: its images_sha256 is",
+            "{} holds another set, with images_sha256 ",
         ),
         (
             {"labels": LABELS[::-1]},
-            "{} holds another set: its labels_sha256 is",
+            "{} holds another set, with labels_sha256 ",
         ),
     ],
     ids=["seed", "severities", "images", "labels"],
@@ -165,6 +165,15 @@ def test_the_official_archive_is_left_alone(images, tmp_path):
         f"{tmp_path} holds frost.npy, and no manifest.json that says how it was made: give another folder."
     )
     assert content(tmp_path) == {"frost.npy": b"official"}
+
+
+def test_a_file_is_not_a_folder(images, tmp_path):
+    (tmp_path / "file").write_bytes(b"mine")
+    with pytest.raises(InputError) as caught:
+        generate(images, LABELS, tmp_path / "file", workers=1)
+    assert str(caught.value) == (
+        f"{tmp_path / 'file'} is a file: corrupted images are written to a folder, so give another name."
+    )
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "ddu-corruptions"}'])

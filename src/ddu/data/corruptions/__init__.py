@@ -3,9 +3,9 @@
     corrupt(images, "fog", 3)                   # bytes in, bytes out
     generate(images, labels, "CIFAR-10-C")      # all 19 at all severities, in the official layout
 
-Different from the published set, whose random numbers nobody can repeat: frost is made procedurally instead of cropped
-from photographs; in glass blur a pixel is swapped at most once a round, so that it never moves further than the
-published displacement; results are rounded to the nearest byte.
+Different from the published set: random numbers are our own; frost is made procedurally instead of cropped from
+photographs; in glass blur a pixel is swapped at most once a round, so that it never moves further than the published
+displacement; results are rounded to the nearest byte.
 """
 
 from ddu.data.corruptions._corrupt import corrupt as corrupt

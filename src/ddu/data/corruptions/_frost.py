@@ -11,7 +11,7 @@ SIZE = 200  # pixels a side of a finished texture
 _SHRINK = 5  # crystals are drawn this much larger and scaled down, to 0.2 of the size
 _SEED = 20190328
 
-_CRYSTALS = 16  # in one texture
+_CRYSTALS = 24  # in one texture
 _ICE = np.array([0.93, 0.97, 1.0], np.float32)
 _GLASS = np.array([0.16, 0.24, 0.32], np.float32)
 
@@ -31,9 +31,8 @@ def _texture(random: np.random.Generator) -> np.ndarray:
     strokes = np.bincount(rows * side + columns, minlength=side**2).reshape(1, side, side).astype(np.float32)
     strokes = gaussian(strokes, 1.5, mode="wrap")
     strokes = strokes.reshape(SIZE, _SHRINK, SIZE, _SHRINK).mean(axis=(1, 3))
-    haze = _haze(random)
-    # Ice covers more and more of a pixel, and never more than all of it
-    ice = 1 - (1 - 0.45 * haze) * np.exp(-3.0 * strokes)
+    # Strokes cover more and more of a pixel, and never more than all of it
+    ice = 1 - (1 - 0.4 * _haze(random)) * np.exp(-3 * strokes)
     return _GLASS + ice[..., None] * (_ICE - _GLASS)
 
 
@@ -52,17 +51,13 @@ def feathers(random: np.random.Generator, side: float) -> np.ndarray:
     turn = np.repeat(random.uniform(0, 360, _CRYSTALS), arms)
     angle = turn + 60 * np.concatenate([random.permutation(6)[:count] for count in arms])
     length = side * random.uniform(0.12, 0.35, len(angle))
-    points = []
-    for spacing in (18.0, 9.0, np.inf):
+    points = [_on_lines(start, angle, length, 1.0)[0]]
+    for spacing in (18.0, 9.0):
+        # To either side, and shorter towards the tip
+        start, line, along = _on_lines(start, angle, length, spacing)
+        angle = angle[line] + random.choice([-60, 60], len(line)) + random.normal(0, 4, len(line))
+        length = (1 - along) * length[line] * random.uniform(0.15, 0.55, len(line))
         points.append(_on_lines(start, angle, length, 1.0)[0])
-        if np.isfinite(spacing):
-            start, line, along = _on_lines(start, angle, length, spacing)
-            # On both sides, shorter towards the tip
-            side_of = random.choice([-60, 60], len(line))
-            angle, length = (
-                angle[line] + side_of + random.normal(0, 4, len(line)),
-                (1 - along) * length[line] * random.uniform(0.15, 0.55, len(line)),
-            )
     return np.concatenate(points)
 
 

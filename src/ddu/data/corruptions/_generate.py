@@ -70,19 +70,19 @@ def generate(
     identity = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "seed": seed,
+        "seed": int(seed),
         "severities": [int(severity) for severity in severities],
         "shape": list(images.shape),
         "images_sha256": _digest(images),
         "labels_sha256": _digest(labels),
     }
+    made_with = {corruption.name: _made_with(corruption) for corruption in chosen}
     files = _finished_files(folder, identity)
 
     folder.mkdir(parents=True, exist_ok=True)
     _write_manifest(folder, identity, files)
     write_array(folder / LABELS, (len(severities) * len(labels),), [labels] * len(severities))
 
-    made_with = {corruption.name: _made_with(corruption) for corruption in chosen}
     missing = [
         name
         for name in track(list(made_with), "Checking", show=progress if files else False)
@@ -119,7 +119,7 @@ def _checked_labels(labels: np.ndarray, count: int) -> np.ndarray:
         raise LabelError(f"There are {count} images, so labels must have the shape ({count},). Got {labels.shape}.")
     if not np.issubdtype(labels.dtype, np.integer):
         raise LabelError(f"Labels must be whole numbers. Got {labels.dtype}.")
-    if count and not 0 <= labels.min() <= labels.max() <= 255:
+    if not 0 <= labels.min() <= labels.max() <= 255:
         raise LabelError(f"Labels are stored as bytes, from 0 to 255. Got {labels.min()} to {labels.max()}.")
     return labels.astype(np.uint8)
 
@@ -148,6 +148,8 @@ def _made_with(corruption: Corruption) -> dict[str, Any]:
 
 def _finished_files(folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
     """What the folder's manifest says of its files, by corruption; refuses a folder that holds another set."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file: corrupted images are written to a folder, so give another name.")
     path = folder / MANIFEST
     if not path.exists():
         strangers = [name for name in (LABELS, *(f"{name}.npy" for name in CORRUPTIONS)) if (folder / name).exists()]
@@ -164,8 +166,8 @@ def _finished_files(folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
     for key, wanted in identity.items():
         if found[key] != wanted:
             raise InputError(
-                f"{folder} holds another set: its {key} is {found[key]}, not {wanted}. "
-                "Give another folder, or delete that one."
+                f"{folder} holds another set, with {key} {found[key]}, not {wanted}: "
+                "give another folder, or delete that one."
             )
     return files
 
