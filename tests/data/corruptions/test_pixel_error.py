@@ -1,7 +1,12 @@
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
-from ddu.data.corruptions import PixelErrorTable, corrupt, pixel_error_table
+from ddu.data.corruptions import CORRUPTIONS, PixelErrorTable, corrupt, pixel_error_table
 from ddu.data.corruptions import _parallel as parallel
 from ddu.errors import InputError
 
@@ -40,3 +45,47 @@ def test_fewer_than_one_worker_is_refused(images):
     with pytest.raises(InputError) as caught:
         pixel_error_table(images, workers=0)
     assert str(caught.value) == "The number of workers must be at least 1. Got 0."
+
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "corruptions.md").read_text()
+
+
+def load_script() -> Any:
+    spec = importlib.util.spec_from_file_location("corruptions_page", ROOT / "scripts" / "corruptions.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def documented_rows() -> dict[str, tuple[list[float], bool]]:
+    """Each corruption's errors in the docs, and whether they are said to rise."""
+    rows = re.findall(r"^\| (\w+) \| ([\d.| ]+) \| (yes|no) \|$", PAGE, flags=re.MULTILINE)
+    return {name: ([float(error) for error in errors.split("|")], rises == "yes") for name, errors, rises in rows}
+
+
+def test_the_docs_have_every_row_and_a_reason_for_each_that_does_not_rise():
+    rows = documented_rows()
+    assert tuple(rows) == CORRUPTIONS
+    explained = dict(re.findall(r"^- \*\*(\w+)\*\* \(falls at [\d, ]+\): (.+)$", PAGE, flags=re.MULTILINE))
+    assert list(explained) == [name for name, (_, rises) in rows.items() if not rises]
+    assert explained == load_script().REASONS
+
+
+def test_a_row_that_falls_without_a_reason_is_not_documented():
+    with pytest.raises(SystemExit) as caught:
+        load_script().page(PixelErrorTable({"fog": (2, 1, 3, 4, 5), "frost": (2, 1, 3, 4, 5)}), 10)
+    assert str(caught.value) == "No reason is given why the pixel error falls: fog."
+
+
+def test_the_docs_say_what_is_measured_on_cifar_10(real_data):
+    with np.load(real_data / "cifar10.npz") as arrays:
+        images = arrays["x_test"][:200]
+    table = pixel_error_table(images, workers=1)
+    for name, (shown, _) in documented_rows().items():
+        # 200 images stand for 10,000, so that a mean may be off by several per cent
+        assert table.errors[name] == pytest.approx(shown, rel=0.12, abs=0.1), name
+    # What noise in the mean cannot turn round
+    assert set(table.not_rising) >= {"elastic_transform", "frost", "glass_blur", "saturate", "spatter"}
