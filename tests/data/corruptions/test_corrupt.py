@@ -36,7 +36,7 @@ def test_the_seed_decides_everything(images, name):
 
 
 @everything
-@pytest.mark.parametrize("severity", [1, 3, 5])
+@pytest.mark.parametrize("severity", [2, 5])
 def test_a_set_may_be_corrupted_in_parts_and_in_any_order(images, name, severity):
     whole = corrupt(images, name, severity, seed=4, start=100)
     for parts in ([(3, 7), (0, 3)], [(i, i + 1) for i in (5, 0, 6, 2, 1, 4, 3)]):
