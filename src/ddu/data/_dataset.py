@@ -1,16 +1,16 @@
-"""Labelled arrays that are read as normalised tensors, a batch at a time."""
+"""Labelled inputs that are read as normalised tensors, a batch at a time."""
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
-from torch.nn.functional import interpolate
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from ddu.data._digits import stratified_split
+from ddu.data._pixels import fitted, normalised
 from ddu.errors import InputError
 
 Batch = tuple[Tensor, Tensor]
@@ -43,16 +43,25 @@ class DataInfo:
         return len(self.shape) == 3
 
 
+class Inputs(Protocol):
+    """Rows that can be picked by an array of indices: an array, or something that reads or decodes them."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any, /) -> Any: ...
+
+
 class ArrayDataset(Dataset[Batch]):
     """Inputs and labels in arrays, possibly memory-mapped; indexing gives normalised float tensors.
 
     A batch is cut out of the array and normalised as a whole, many times faster than sample by sample: `loader` and
-    any `DataLoader(..., collate_fn=collated)` get batches, `dataset[3]` is one sample.
+    any `DataLoader(..., collate_fn=collated)` get batches, `dataset[3]` is one sample. Nothing is ever augmented here.
 
     Args:
         inputs: Images (sample, height, width, channel), bytes or floats in [0, 1]; or vectors (sample, feature).
         labels: Integers, (sample,).
-        info: Names the classes and holds mean and deviation.
+        info: Names the classes and holds mean and deviation; images of another size or with other channels than
+            `info.shape` are brought to it as they are read.
 
     >>> info = DataInfo("two squares", (1, 2, 2), ("black", "white"), mean=(0.5,), std=(0.5,))
     >>> images = np.array([[[[0], [0]]] * 2, [[[255], [255]]] * 2], dtype=np.uint8).reshape(2, 2, 2, 1)
@@ -61,10 +70,10 @@ class ArrayDataset(Dataset[Batch]):
     (torch.Size([2, 1, 2, 2]), [1.0, -1.0], [1, 0])
     """
 
-    def __init__(self, inputs: np.ndarray, labels: np.ndarray, info: DataInfo):
+    def __init__(self, inputs: Inputs, labels: np.ndarray, info: DataInfo):
         if len(inputs) != len(labels):
             raise InputError(f"The set {info.name} has {len(inputs)} inputs and {len(labels)} labels.")
-        self.inputs = inputs
+        self.inputs: Any = inputs
         self.labels = labels
         self.info = info
 
@@ -76,18 +85,22 @@ class ArrayDataset(Dataset[Batch]):
         return inputs[0], labels[0]
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        rows = self.inputs[np.asarray(indices)]
-        return _normalised(rows, self.info), torch.from_numpy(self.labels[np.asarray(indices)]).long()
+        rows = np.asarray(indices)
+        labels = torch.from_numpy(self.labels[rows]).long()
+        if not self.info.is_image:
+            return torch.from_numpy(self.inputs[rows]).float(), labels
+        return normalised(self._pixels(rows), self.info.mean, self.info.std), labels
 
     def __repr__(self) -> str:
-        return f"ArrayDataset({self.info.name}, {len(self):,} of {self.info.shape})"
+        return f"{type(self).__name__}({self.info.name}, {len(self):,} of {self.info.shape})"
 
     def subset(self, indices: Sequence[int] | np.ndarray | Tensor) -> Self:
         """Some of the samples, in the order of `indices`."""
-        rows = np.asarray(indices)
-        return type(self)(self.inputs[rows], self.labels[rows], self.info)
+        rows = np.arange(len(self))[np.asarray(indices)]
+        in_memory = isinstance(self.inputs, np.ndarray) and not isinstance(self.inputs, np.memmap)
+        return self._with(inputs=self.inputs[rows] if in_memory else Rows(self.inputs, rows), labels=self.labels[rows])
 
-    def like(self, info: DataInfo) -> "ArrayDataset":
+    def like(self, info: DataInfo) -> Self:
         """The same inputs with the size, the channels and the normalisation of another set.
 
         This is how a network that was trained on the other set has to be shown this one.
@@ -96,29 +109,29 @@ class ArrayDataset(Dataset[Batch]):
             raise InputError(
                 f"Inputs of {self.info.name}, {self.info.shape}, cannot be shown as {info.name}, {info.shape}."
             )
-        known = DataInfo(self.info.name, info.shape, self.info.classes, info.mean, info.std)
-        return ArrayDataset(_reshaped(self.inputs, info.shape) if info.is_image else self.inputs, self.labels, known)
+        return self._with(info=replace(self.info, shape=info.shape, mean=info.mean, std=info.std))
+
+    def _pixels(self, rows: np.ndarray) -> np.ndarray:
+        """Images (sample, height, width, channel) of the shape that `info` says."""
+        return fitted(self.inputs[rows], self.info.shape)
+
+    def _with(self, **changes: Any) -> Self:
+        other = copy.copy(self)
+        other.__dict__.update(changes)
+        return other
 
 
-def split(dataset: ArrayDataset, share: float, *, seed: int, stratified: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of a random split: the larger part, and `share` of the samples.
+class Rows:
+    """Some rows of something large, read only when they are asked for."""
 
-    Args:
-        dataset: What to split.
-        share: Of the second part, for example 0.1 for validation.
-        seed: The same seed gives the same split.
-        stratified: Keep the classes' shares, to within one sample.
-    """
-    if not 0 < share < 1:
-        raise InputError(f"The share of a split must lie between 0 and 1. Got {share!r} instead.")
-    generator = Generator().manual_seed(seed)
-    if stratified:
-        large, small = stratified_split(torch.from_numpy(dataset.labels), [1 - share, share], generator)
-    else:
-        order = torch.randperm(len(dataset), generator=generator)
-        cut = round(share * len(dataset))
-        large, small = order[cut:], order[:cut]
-    return large.sort().values.numpy(), small.sort().values.numpy()
+    def __init__(self, source: Inputs, rows: np.ndarray):
+        self.source, self.rows = (source.source, source.rows[rows]) if isinstance(source, Rows) else (source, rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: np.ndarray) -> Any:
+        return self.source[self.rows[rows]]
 
 
 def collated(batch: Any) -> Any:
@@ -131,31 +144,3 @@ def loader(
 ) -> DataLoader[Batch]:
     """A loader of whole batches, in order or shuffled by torch's own random state."""
     return DataLoader(dataset, batch_size, shuffle=shuffle, num_workers=workers, collate_fn=collated)
-
-
-def _normalised(rows: np.ndarray, info: DataInfo) -> Tensor:
-    """(x - mean) / std as floats (sample, channel, height, width); vectors as they are."""
-    if not info.is_image:
-        return torch.from_numpy(rows).float()
-    x = torch.from_numpy(rows).permute(0, 3, 1, 2).contiguous()
-    scale = 255.0 if x.dtype == torch.uint8 else 1.0
-    mean, std = (scale * torch.tensor(values)[:, None, None] for values in (info.mean, info.std))
-    return x.float().sub_(mean).div_(std)
-
-
-def _reshaped(images: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Images with other channels and another size; bytes stay bytes."""
-    channels, *size = shape
-    if images.shape[3] != channels:
-        luma = np.array([0.299, 0.587, 0.114], dtype=np.float32)  # ITU-R BT.601
-        grey = (images @ luma)[..., None] if images.shape[3] == 3 else images
-        images = _as_dtype(np.repeat(grey, channels, axis=3), images.dtype)
-    if list(images.shape[1:3]) == size:
-        return images
-    pixels = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2)
-    resized = interpolate(pixels.float(), size, mode="bilinear", antialias=True)
-    return _as_dtype(resized.permute(0, 2, 3, 1).contiguous().numpy(), images.dtype)
-
-
-def _as_dtype(pixels: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    return pixels.round().astype(dtype) if dtype == np.uint8 else pixels.astype(dtype)

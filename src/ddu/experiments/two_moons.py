@@ -36,6 +36,7 @@ MEMBERS = 3
 # The window of the panels
 _X, _Y = (-2.5, 3.5), (-3.0, 3.0)
 
+# All with plain ReLU
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "ResFFN, spectral norm": ("resffn4_128", {"spectral_norm": 0.65, "power_steps": 5}),
     "ResFFN": ("resffn4_128", {"spectral_norm": None}),
@@ -104,7 +105,7 @@ def run(seed: int = 0, *, epochs: int = 150, grid: int = 120, progress: Progress
     def train(network: str, seed: int) -> nn.Module:
         name, options = NETWORKS[network]
         torch.manual_seed(seed)
-        model = create_model(name, num_classes=2, **options)
+        model = create_model(name, num_classes=2, sensitive=False, **options)
         return fit(model, moons, recipe="two_moons", epochs=epochs, seed=seed, progress=False).model
 
     def measure(network: str, name: str, uncertainty: Callable[[Tensor], Tensor]) -> None:
