@@ -84,25 +84,36 @@ class RunConfig:
         known["recipe"] = Recipe(**(recipe | {"milestones": tuple(recipe["milestones"])}))
         return cls(**known)
 
-    def make_model(self) -> Classifier:
-        """The network with its initial weights, which depend on the seed alone."""
-        options = {**input_options(data.info(self.data)), **self.recipe.model, **self.options}
+    def make_model(self, inputs: Mapping[str, Any]) -> Classifier:
+        """The network with its initial weights, which depend on the seed alone.
+
+        Args:
+            inputs: What `create_model` has to know of the data, as `input_options` gives it.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            return create_model(self.model, **options)
+            return create_model(self.model, **{**inputs, **self.recipe.model, **self.options})
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run in a folder."""
+    """A finished run in a folder.
+
+    Attributes:
+        folder: Where it is.
+        config: What was run.
+        inputs: What the network has to know of the data; the data itself is not needed to load it.
+        metrics: How the network and its detector did on test data.
+    """
 
     folder: Path
     config: RunConfig
+    inputs: Mapping[str, Any]
     metrics: dict[str, float]
 
     def load_model(self) -> Classifier:
         """The trained network, in evaluation mode."""
-        model = self.config.make_model()
+        model = self.config.make_model(self.inputs)
         model.load_state_dict(safetensors.torch.load_file(self.folder / WEIGHTS))
         return model.eval()
 
@@ -132,7 +143,7 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
         if not (folder / name).is_file():
             raise ArtifactError(f"There is no finished run in {folder}: it has no {name}. `ddu train` writes one.")
     config, metrics = (json.loads((folder / name).read_text()) for name in (CONFIG, METRICS))
-    return Run(folder, RunConfig.from_json(config["run"]), metrics)
+    return Run(folder, RunConfig.from_json(config["run"]), config["inputs"], metrics)
 
 
 def train_run(
@@ -168,13 +179,14 @@ def train_run(
     if is_finished(folder, config):
         return load_run(folder)
     check_writable(folder)
-    model = config.make_model()
+    inputs = input_options(data.info(config.data, root=data_root))
+    model = config.make_model(inputs)
     parts = _split(config, data_root)
     sets = _read_data(config, *parts, data_root)
     conformal_rank(len(sets.validation), config.false_alarm_rate)  # or an error, now instead of after training
     if is_main_process():
         provenance = {"command": command, "versions": versions("lightning", "torchvision", "safetensors")}
-        write_json(folder / CONFIG, {"run": config.to_json(), **provenance})
+        write_json(folder / CONFIG, {"run": config.to_json(), "inputs": inputs, **provenance})
         _write_splits(folder / SPLITS, *parts)
     training = fit(
         model,

@@ -126,14 +126,29 @@ def test_a_reliability_diagram_says_the_calibration_error():
     assert [height for _, _, height in bars(lower)] == [0, 0, 0, 0, 0, 0, 0, 0.5, 0, 0.5]
 
 
+def test_long_names_of_many_detectors_leave_the_panel_its_size():
+    known, unknown = torch.zeros(10), torch.ones(10)
+    few = roc_figure({"ddu": (known, unknown)})
+    many = roc_figure({f"a detector with a long name, number {i}": (known, unknown) for i in range(16)})
+    for figure in (few, many):
+        figure.draw_without_rendering()
+        panel: Any = figure.axes[0]
+        bounds = panel.get_window_extent()
+        assert min(bounds.width, bounds.height) > 2 * figure.dpi
+        names = panel.get_legend().get_window_extent()
+        assert bounds.x1 < names.x0
+        assert names.x1 < figure.bbox.x1
+        assert names.y1 < figure.bbox.y1
+
+
 def test_risk_coverage_curves_are_drawn_with_their_areas():
     correct = torch.arange(1000) < 900
     curves = {"ddu": risk_coverage(torch.arange(1000.0), correct), "random": risk_coverage(torch.zeros(1000), correct)}
     axes: Any = risk_coverage_figure(curves).axes[0]
     drawn = named_lines(axes)
-    assert list(drawn) == [f"ddu ({curves['ddu'].area:.4f})", "random (0.1000)"]
-    np.testing.assert_allclose(drawn["random (0.1000)"][:, 1], 0.1)
-    knowing = drawn[f"ddu ({curves['ddu'].area:.4f})"]
+    assert list(drawn) == [f"ddu: {curves['ddu'].area:.4f}", "random: 0.1000"]
+    np.testing.assert_allclose(drawn["random: 0.1000"][:, 1], 0.1)
+    knowing = drawn[f"ddu: {curves['ddu'].area:.4f}"]
     assert knowing[-1].tolist() == pytest.approx([1.0, 0.1])
     np.testing.assert_allclose(knowing[:, 1], np.maximum(0, 1 - 0.9 / knowing[:, 0]), atol=1e-9)
 

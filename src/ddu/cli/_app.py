@@ -6,7 +6,10 @@ import typer
 
 from ddu._version import __version__
 from ddu.cli import reproduce
+from ddu.cli._many import ManyValues
+from ddu.cli.compare import compare
 from ddu.cli.demo import demo
+from ddu.cli.evaluate import evaluate
 from ddu.cli.train import train
 
 app = typer.Typer(
@@ -36,4 +39,6 @@ def _common(
 
 app.command()(demo)
 app.command()(train)
+app.command(cls=ManyValues)(evaluate)
+app.command()(compare)
 app.add_typer(reproduce.app, name="reproduce")

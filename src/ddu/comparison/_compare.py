@@ -10,10 +10,12 @@ figures/
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ddu import data
 from ddu.comparison._config import Comparison, Entry
 from ddu.comparison._figures import draw_scores
 from ddu.comparison._networks import Members, Sets, TrainedNetwork, by_name, load_ood
@@ -23,7 +25,7 @@ from ddu.comparison._training import Job, Say, train_networks
 from ddu.errors import InputError
 from ddu.evaluation import Row, RowFile, latest
 from ddu.files import write_bytes, write_json
-from ddu.runs import differences, load_run
+from ddu.runs import differences, input_options, load_run
 from ddu.training import check_writable
 
 CONFIG, NETWORKS, ROWS, SCORES = "comparison.json", "networks", "rows.csv", "scores"
@@ -60,7 +62,7 @@ def compare(
     """
     folder = Path(output)
     ood = load_ood(comparison.ood, comparison.data, data_root)
-    _try_out(comparison)
+    _try_out(comparison, input_options(data.info(comparison.data, root=data_root)))
     _write_down(comparison, folder)
     recorder = make_recorder(comparison, folder, command)
     missing = [
@@ -111,13 +113,19 @@ def write_report(comparison: Comparison, output: str | os.PathLike[str]) -> list
     folder = Path(output)
     recorder, table = make_recorder(comparison, folder), folder / TABLE
     write_bytes(table, to_markdown(latest(recorder.rows.read())).encode())
-    if find_spec("matplotlib") is None:
-        return [table]
     subjects = [subject(comparison, entry, comparison.seeds[0]) for entry in comparison.detectors]
     scores = {
         f"{one.detector} on {one.network}": recorder.read_scores(one) for one in subjects if recorder.is_done(one)
     }
+    if not scores or find_spec("matplotlib") is None:
+        return [table]
     return [table, *draw_scores(scores, comparison.data, comparison.ood, folder / FIGURES)]
+
+
+def _short_name(one: Subject, among: Sequence[Subject]) -> str:
+    """The detector's name, with the network's where another network has the same detector."""
+    alone = sum(other.detector == one.detector for other in among) == 1
+    return one.detector if alone else f"{one.detector} on {one.network}"
 
 
 class _Shelf:
@@ -140,9 +148,9 @@ class _Shelf:
         return Members(found) if len(found) > 1 else found[0]
 
 
-def _try_out(comparison: Comparison) -> None:
+def _try_out(comparison: Comparison, inputs: Mapping[str, Any]) -> None:
     """Makes every detector around untrained networks: what is wrong with one is said before anything is trained."""
-    models = {name: comparison.run_config(name, 0).make_model() for name in comparison.networks}
+    models = {name: comparison.run_config(name, 0).make_model(inputs) for name in comparison.networks}
     for entry in comparison.detectors:
         model = models[entry.network]
         entry.make([model] * entry.members if entry.members > 1 else model)

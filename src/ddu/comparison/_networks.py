@@ -96,8 +96,8 @@ class Members:
 
 def load_ood(names: Iterable[str], known: str, root: str | os.PathLike[str] | None) -> dict[str, ArrayDataset]:
     """OoD sets by name, with the size and the normalisation of the known one."""
-    info = data.info(known)
-    return {name: data.load(name, "test", root=root).like(info) for name in names}
+    info = data.info(known, root=root)
+    return {name: data.load_ood(name, info, root=root) for name in names}
 
 
 def by_name(known: RunData, ood: Sets) -> Sets:

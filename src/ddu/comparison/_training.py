@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ddu.errors import TrainingError
 from ddu.runs import RunConfig, is_finished, train_run
 
 Say = Callable[[str], None]
@@ -64,6 +66,11 @@ def _train_at_once(jobs: Sequence[Job], workers: int, say: Say, **options: Any) 
         running = {pool.submit(train_run, job.config, job.folder, **options): job for job in jobs}
         for number, future in enumerate(as_completed(running), start=1):
             folder, error = running[future].folder, future.exception()
+            if isinstance(error, BrokenProcessPool):
+                raise TrainingError(
+                    f"A training process ended without a word while {folder.name} was being trained: is there memory "
+                    f"for {workers} at a time? What is trained is kept; start again, with fewer workers."
+                ) from error
             if isinstance(error, Exception):
                 failures[folder] = error
             say(f"{'Failed' if error else 'Trained'}: {folder.name}, {number} of {len(jobs)}")

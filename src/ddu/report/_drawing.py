@@ -66,17 +66,27 @@ def draw_histograms(axes: "Axes", values: Mapping[str, np.ndarray], low: float, 
     axes.set_ylim(bottom=0)
 
 
-def legend_above(axes: "Axes", columns: int = 3) -> None:
+def legend_above(axes: "Axes") -> None:
     """The names of what is drawn, above the panel."""
     axes.legend(
         loc="lower center",
         bbox_to_anchor=(0.44, 1.0),
-        ncols=columns,
+        ncols=3,
         frameon=False,
         fontsize=9,
         columnspacing=1,
         handlelength=1.7,
     )
+
+
+def legend_beside(axes: "Axes", title: str | None = None) -> None:
+    """The names of what is drawn, right of the panel; the figure grows with them, and the panel keeps its size."""
+    names, figure = axes.get_legend_handles_labels()[1], axes.get_figure(root=True)
+    assert figure is not None
+    width, height = figure.get_size_inches()
+    # In inches: a character of the legend, a line of it, and what surrounds both
+    figure.set_size_inches(width + 0.6 + 0.076 * max(map(len, names)), max(height, 0.8 + 0.19 * len(names)))
+    axes.legend(title=title, loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=9, alignment="left")
 
 
 def finite(name: str, values: Tensor) -> np.ndarray:

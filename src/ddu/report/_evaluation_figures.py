@@ -21,7 +21,16 @@ from ddu.metrics import (
     mean_and_standard_error,
     roc_curve,
 )
-from ddu.report._drawing import COLOURS, draw_histograms, dress, empty_panel, finite, legend_above, line_style
+from ddu.report._drawing import (
+    COLOURS,
+    draw_histograms,
+    dress,
+    empty_panel,
+    finite,
+    legend_above,
+    legend_beside,
+    line_style,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +74,7 @@ def roc_figure(scores: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
         shown = _thinned(false + true)
         axes.plot(false[shown], true[shown], label=f"{name}: {auroc(known, unknown):.3f}", **line_style(index))
     axes.set(xlim=(0, 1), ylim=(0, 1.01), aspect="equal")
-    axes.legend(title="AUROC", loc="lower right", frameon=False, fontsize=9)
+    legend_beside(axes, "AUROC")
     return figure
 
 
@@ -112,16 +121,14 @@ def risk_coverage_figure(curves: Mapping[str, RiskCoverage]) -> "Figure":
     Args:
         curves: Name of each detector, and its curve.
     """
-    figure, axes = empty_panel(
-        "predictions answered\nin brackets: area below the curve", "answers that are wrong", percent_x=True
-    )
+    figure, axes = empty_panel("predictions answered", "answers that are wrong", percent_x=True)
     for index, (name, curve) in enumerate(curves.items()):
         coverage, risk = curve.coverage.numpy(), curve.risk.numpy()
         shown = _thinned(coverage)
-        axes.plot(coverage[shown], risk[shown], label=f"{name} ({curve.area:.4f})", **line_style(index))
+        axes.plot(coverage[shown], risk[shown], label=f"{name}: {curve.area:.4f}", **line_style(index))
     axes.set(xlim=(0, 1))
     axes.set_ylim(bottom=0)
-    legend_above(axes, columns=2)
+    legend_beside(axes, "area below the curve")
     return figure
 
 
@@ -161,7 +168,7 @@ def corruption_figure(rows: Iterable[Row], metric: str = "auroc") -> "Figure":
             **line_style(index),
         )
     axes.set_xticks(sorted({severity for points in curves.values() for severity in points}))
-    legend_above(axes)
+    legend_beside(axes)
     return figure
 
 
