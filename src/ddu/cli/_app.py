@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from ddu._version import __version__
+from ddu.cli.data import data_app
 from ddu.cli.demo import demo
 
 app = typer.Typer(
@@ -33,3 +34,4 @@ def _common(
 
 
 app.command()(demo)
+app.add_typer(data_app)
