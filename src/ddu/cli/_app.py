@@ -5,8 +5,9 @@ from typing import Annotated
 import typer
 
 from ddu._version import __version__
-from ddu.cli import reproduce
+from ddu.cli.data import data_app
 from ddu.cli.demo import demo
+from ddu.cli.reproduce import reproduce_app
 from ddu.cli.train import train
 
 app = typer.Typer(
@@ -36,4 +37,5 @@ def _common(
 
 app.command()(demo)
 app.command()(train)
-app.add_typer(reproduce.app, name="reproduce")
+app.add_typer(data_app)
+app.add_typer(reproduce_app)
