@@ -8,27 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddu.cli import main
-
 RUN = "import sys; sys.argv[0] = 'ddu'; from ddu.cli import main; main()"
-
-Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def command(monkeypatch, capsys) -> Command:
+def command(command, monkeypatch) -> Callable[..., tuple[int, str, str]]:
     """Runs `ddu data` with arguments: exit code, standard output, standard error."""
     monkeypatch.setenv("COLUMNS", "250")
     monkeypatch.delenv("DDU_DATA", raising=False)
-
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["ddu", "data", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        assert isinstance(end.value.code, int)
-        return end.value.code, *capsys.readouterr()
-
-    return run
+    return lambda *arguments: command("data", *map(str, arguments))
 
 
 @pytest.fixture
