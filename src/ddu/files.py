@@ -3,9 +3,11 @@
 import json
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -13,18 +15,28 @@ import torch
 from ddu._version import __version__
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Writes a file in one step: under another name, flushed to disk, then renamed."""
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Opens a file that appears under its name in one step, once all is written and safely on disk.
+
+    An exception, Ctrl-C among them, leaves what was there before.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Writes a file in one step."""
+    with whole_file(path) as file:
+        file.write(data)
 
 
 def write_json(path: Path, content: Any) -> None:

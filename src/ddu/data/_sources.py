@@ -100,8 +100,8 @@ def find(name: str, root: Path) -> Source:
 
 def _read(name: str, source: Source, split: str, root: Path) -> ArrayDataset:
     if split not in source.splits:
-        place = f" ({source.place})" if source.place else ""
-        raise InputError(f"{name}{place} has no split {split!r}, only {', '.join(map(repr, source.splits))}.")
+        here, remedy = (f" ({source.place})", f" {source.remedy}") if source.place else ("", "")
+        raise InputError(f"{name}{here} has no split {split!r}, only {', '.join(map(repr, source.splits))}.{remedy}")
     missing = source.missing(split, root)
     if missing:
         raise DataError(

@@ -11,6 +11,7 @@ from torch import Generator
 from ddu.data._dataset import ArrayDataset
 from ddu.data._digits import stratified_split
 from ddu.errors import DataError, InputError
+from ddu.files import whole_file
 
 _SIZE = "samples"  # of the set that was split
 
@@ -43,16 +44,8 @@ def save_splits(path: str | os.PathLike[str], dataset: ArrayDataset, **parts: np
     """
     if _SIZE in parts:
         raise InputError(f"A part of a split cannot be called {_SIZE!r}.")
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **{_SIZE: np.array(len(dataset))}, **parts)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(Path(path)) as file:
+        np.savez_compressed(file, allow_pickle=False, **{_SIZE: np.array(len(dataset))}, **parts)
 
 
 def load_splits(path: str | os.PathLike[str], dataset: ArrayDataset) -> dict[str, np.ndarray]:

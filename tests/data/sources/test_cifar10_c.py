@@ -53,9 +53,9 @@ def test_a_corruption_or_severity_that_does_not_exist_is_answered_with_those_tha
         load(name, "test", root=root)
     assert str(caught.value) == (
         f"There is no set {name!r}: name a corruption and a severity from 1 to 5, as in 'cifar10_c:fog:3'. The "
-        "corruptions are gaussian_noise, shot_noise, impulse_noise, speckle_noise, gaussian_blur, glass_blur, "
-        "defocus_blur, motion_blur, zoom_blur, fog, frost, snow, spatter, contrast, brightness, saturate, "
-        "jpeg_compression, pixelate, elastic_transform."
+        "corruptions are gaussian_noise, shot_noise, impulse_noise, defocus_blur, glass_blur, motion_blur, zoom_blur, "
+        "snow, frost, fog, brightness, contrast, elastic_transform, pixelate, jpeg_compression, speckle_noise, "
+        "gaussian_blur, spatter, saturate."
     )
 
 

@@ -47,7 +47,10 @@ def test_a_folder_without_splits_is_the_training_split(flat):
     assert list_splits(f"folder:{flat}") == ("train",)
     with pytest.raises(InputError) as caught:
         load(f"folder:{flat}", "test")
-    assert str(caught.value) == f"folder:{flat} ({flat}) has no split 'test', only 'train'."
+    assert str(caught.value) == (
+        f"folder:{flat} ({flat}) has no split 'test', only 'train'. Splits are subfolders, train and test (or val), "
+        "with the classes in each."
+    )
 
 
 def test_val_is_the_test_split_where_there_is_no_test(parts):

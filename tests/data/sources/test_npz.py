@@ -48,7 +48,10 @@ def test_arrays_without_splits_are_the_training_split(tmp_path):
     assert len(load(f"npz:{path}")) == 12
     with pytest.raises(InputError) as caught:
         load(f"npz:{path}", "test")
-    assert str(caught.value) == f"npz:{path} ({path}) has no split 'test', only 'train'."
+    assert str(caught.value) == (
+        f"npz:{path} ({path}) has no split 'test', only 'train'. The test split is x_test and y_test, the training "
+        "split x_train and y_train, or x and y."
+    )
 
 
 def test_classes_without_names_are_numbered_over_all_splits(tmp_path):
@@ -112,7 +115,10 @@ def test_a_split_that_is_not_in_the_file_is_missed_in_words(tmp_path):
     path = write(tmp_path / "cifar100.npz", x_test=noise(2, 32, 32, 3), y_test=np.arange(2))
     with pytest.raises(InputError) as caught:
         load("cifar100", root=tmp_path)
-    assert str(caught.value) == f"cifar100 ({path}) has no split 'train', only 'test'."
+    assert str(caught.value) == (
+        f"cifar100 ({path}) has no split 'train', only 'test'. The test split is x_test and y_test, the training split "
+        "x_train and y_train, or x and y."
+    )
 
 
 def test_a_file_without_a_set_in_it_says_what_it_has(tmp_path):

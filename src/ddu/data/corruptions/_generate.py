@@ -13,11 +13,12 @@ import numpy as np
 
 from ddu._version import __version__
 from ddu.data.corruptions._corrupt import check_seed, check_set, corrupt
-from ddu.data.corruptions._files import file_digest, whole_file, write_array
+from ddu.data.corruptions._files import file_digest, write_array
 from ddu.data.corruptions._parallel import CHUNK, Step, checked_workers, over_chunks
 from ddu.data.corruptions._registry import CORRUPTIONS, SEVERITIES, Corruption, check_severity, find_corruption
 from ddu.errors import InputError, LabelError
 from ddu.extras import require
+from ddu.files import write_json
 from ddu.progress import track
 
 FORMAT = "ddu-corruptions"
@@ -184,5 +185,4 @@ def _is_whole(path: Path, entry: dict[str, Any] | None, made_with: dict[str, Any
 
 
 def _write_manifest(folder: Path, identity: dict[str, Any], files: dict[str, Any]) -> None:
-    with whole_file(folder / MANIFEST) as file:
-        file.write(json.dumps({**identity, "files": files}, indent=2).encode())
+    write_json(folder / MANIFEST, {**identity, "files": files})

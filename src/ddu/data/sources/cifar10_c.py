@@ -9,16 +9,9 @@ import numpy as np
 from ddu.data._dataset import ArrayDataset
 from ddu.data._files import Download, download
 from ddu.data._registry import SOURCES, Source, register, register_prefix
+from ddu.data.corruptions import CORRUPTIONS, SEVERITIES
 from ddu.data.sources.cifar import CIFAR10
 from ddu.errors import DataError, InputError
-
-CORRUPTIONS = (
-    *("gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"),
-    *("gaussian_blur", "glass_blur", "defocus_blur", "motion_blur", "zoom_blur"),
-    *("fog", "frost", "snow", "spatter", "contrast", "brightness", "saturate"),
-    *("jpeg_compression", "pixelate", "elastic_transform"),
-)
-SEVERITIES = (1, 2, 3, 4, 5)
 
 _FOLDER = "CIFAR-10-C"
 _ARCHIVE = Download(

@@ -1,6 +1,5 @@
-"""Ambiguous-MNIST and Dirty-MNIST, once `ddu data make dirty-mnist` has made them."""
+"""Ambiguous-MNIST and Dirty-MNIST, once `ddu data make dirty-mnist` has made them: `dirty_mnist/` below the root."""
 
-import importlib
 from pathlib import Path
 
 from ddu.data._dataset import ArrayDataset, DataInfo
@@ -9,24 +8,25 @@ from ddu.data.sources._constants import DIGITS, MNIST
 
 _AMBIGUOUS_MNIST = DataInfo("ambiguous_mnist", (1, 28, 28), DIGITS, **MNIST)
 _DIRTY_MNIST = DataInfo("dirty_mnist", (1, 28, 28), DIGITS, **MNIST)
-_MANIFEST = "dirty_mnist/manifest.json"
-_FILES = {"train": (_MANIFEST,), "test": (_MANIFEST,)}
+_FOLDER = "dirty_mnist"
+_FILES = {split: (f"{_FOLDER}/manifest.json", f"{_FOLDER}/ambiguous_{split}.npz") for split in ("train", "test")}
 _REMEDY = "Make it with `ddu data make dirty-mnist`."
-
-
-def _read(info: DataInfo, split: str, root: Path) -> ArrayDataset:
-    made = importlib.import_module("ddu.data.dirty_mnist")
-    images, labels = made.arrays(info.name, split, root)
-    return ArrayDataset(images, labels, info)
 
 
 @register(_AMBIGUOUS_MNIST, _FILES, remedy=_REMEDY)
 def ambiguous_mnist(split: str, root: Path) -> ArrayDataset:
     """Digits that could be one of two or more, with labels drawn accordingly."""
-    return _read(_AMBIGUOUS_MNIST, split, root)
+    from ddu.data.dirty_mnist import load_ambiguous
+
+    made = load_ambiguous(root / _FOLDER, split)
+    return ArrayDataset(made.inputs, made.labels, _AMBIGUOUS_MNIST)
 
 
 @register(_DIRTY_MNIST, _FILES, remedy=_REMEDY)
 def dirty_mnist(split: str, root: Path) -> ArrayDataset:
     """MNIST and Ambiguous-MNIST together."""
-    return _read(_DIRTY_MNIST, split, root)
+    from ddu.data._sources import load  # which knows where MNIST may be, and this file
+    from ddu.data.dirty_mnist import load_dirty
+
+    made = load_dirty(root / _FOLDER, split, load("mnist", split, root=root))
+    return ArrayDataset(made.inputs, made.labels, _DIRTY_MNIST)

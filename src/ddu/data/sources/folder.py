@@ -126,7 +126,9 @@ def open_folder(path: str) -> Source:
     def read(split: str, root: Path) -> ArrayDataset:
         return FolderDataset(*listed(split), info)
 
-    return Source(info, read, {split: (str(part.absolute()),) for split, part in parts.items()}, place=folder)
+    files = {split: (str(part.absolute()),) for split, part in parts.items()}
+    remedy = "Splits are subfolders, train and test (or val), with the classes in each."
+    return Source(info, read, files, remedy=remedy, place=folder)
 
 
 def _parts(folder: Path) -> dict[str, Path]:

@@ -125,7 +125,9 @@ def npz_source(path: Path, known: DataInfo, summary: str = "") -> Source:
     fits = len(shape) == 3 and len(known.mean) == shape[0]
     scale = Scale(mean=known.mean, std=known.std) if fits else usual_scale(shape)
     info = DataInfo(known.name, shape, classes, **scale)
-    return Source(info, read, dict.fromkeys(suffixes, (str(path.absolute()),)), summary=summary, place=path)
+    files = dict.fromkeys(suffixes, (str(path.absolute()),))
+    remedy = "The test split is x_test and y_test, the training split x_train and y_train, or x and y."
+    return Source(info, read, files, remedy=remedy, summary=summary, place=path)
 
 
 def _input_shape(shape: tuple[int, ...], path: Path) -> tuple[int, ...]:
