@@ -313,9 +313,9 @@ def test_an_unknown_detector_is_refused(folder, model):
     manifest = manifest_of(folder)
     manifest["content"]["detector"] = "oracle"
     sign(folder, manifest)
-    assert (
-        refusal(folder, model)
-        == f"{folder} holds a detector 'oracle', and this ddu knows ddu, softmax, energy, mahalanobis, ensemble."
+    assert refusal(folder, model) == (
+        f"{folder} holds a detector 'oracle', and this ddu knows ddu, softmax, energy, mahalanobis, ensemble, sngp, "
+        "duq."
     )
 
 

@@ -109,7 +109,7 @@ def test_wide_resnet_keeps_its_own_momentum_dropout_and_start(spectral_norm: flo
     convs = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
     assert {norm.momentum for norm in norms} == {0.01}
     assert [drop.p for drop in drops] == [0.3] * 6
-    assert not model.head.bias.any()
+    assert not model.get_parameter("head.bias").any()
     last = convs[-1].weight  # 256·256·9 draws from N(0, 2 / (9·256)): the relative error of the deviation is 1e-3
     assert last.std().item() == pytest.approx((2 / (9 * 256)) ** 0.5, rel=5e-3)
 

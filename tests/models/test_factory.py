@@ -5,7 +5,14 @@ import torch
 from torch import nn
 
 from ddu.errors import InputError, NotSupportedError
-from ddu.layers import AvgPoolShortcut, SpectralBatchNorm2d, SpectralConv2d, SpectralLinear
+from ddu.layers import (
+    AvgPoolShortcut,
+    GaussianProcessHead,
+    RBFHead,
+    SpectralBatchNorm2d,
+    SpectralConv2d,
+    SpectralLinear,
+)
 from ddu.layers._spectral_norm import SpectralNorm
 from ddu.models import Layers, ResNet, create_model
 from ddu.models._factory import _choose_stem
@@ -105,6 +112,22 @@ def test_vector_networks_call_their_axis_channels_too():
             {"stem": "svhn"},
             "The 'stem' parameter must be 'mnist', 'cifar' or 'imagenet'. Got 'svhn' instead.",
         ),
+        (
+            "resffn4_128",
+            {"head": "rbf"},
+            "The 'head' parameter must be 'linear', 'duq' or 'sngp'. Got 'rbf' instead.",
+        ),
+        (
+            "resffn4_128",
+            {"head_options": {"length_scale": 1.0}},
+            "A head of the kind 'linear' has no option 'length_scale'; it takes none.",
+        ),
+        (
+            "resffn4_128",
+            {"head": "duq", "head_options": {"sigma": 1.0}},
+            "A head of the kind 'duq' has no option 'sigma'; it takes embedding_size, length_scale, momentum, "
+            "initial_count.",
+        ),
         ("vgg16", {"width": 0}, "The 'width' parameter must be a positive number. Got 0 instead."),
         ("vgg16", {"num_classes": 0}, "The 'num_classes' parameter must be at least 1. Got 0 instead."),
     ],
@@ -121,3 +144,14 @@ def test_spectral_batch_norm_needs_a_bound():
     assert str(caught.value) == (
         "spectral_batch_norm=True takes its bound from spectral_norm, which is None: give both, or neither."
     )
+
+
+@pytest.mark.parametrize(("head", "kind"), [("duq", RBFHead), ("sngp", GaussianProcessHead)])
+def test_a_head_takes_the_place_of_the_linear_one(head: Any, kind: type[torch.nn.Module]):
+    model = create_model("resnet18", num_classes=7, width=0.1, head=head, head_options={"length_scale": 0.7})
+    assert type(model.head) is kind
+    x = torch.randn(2, 3, 32, 32)
+    model.eval()(x)  # the first batch settles the spectral norms
+    assert model(x).shape == (2, 7)
+    assert torch.equal(model(x), model.head(model.forward_features(x)))
+    assert "length_scale=0.7" in repr(model.head)

@@ -9,18 +9,22 @@ from ddu.artifacts import load_artifact
 from ddu.detectors._base import BaseDetector as BaseDetector
 from ddu.detectors._base import Evidence as Evidence
 from ddu.detectors._ddu import DDU as DDU
+from ddu.detectors._duq import DUQ as DUQ
 from ddu.detectors._energy import Energy as Energy
 from ddu.detectors._ensemble import Ensemble as Ensemble
 from ddu.detectors._ensemble import as_members
 from ddu.detectors._ensemble import join_members as join_members
 from ddu.detectors._ensemble import load_members as load_members
 from ddu.detectors._mahalanobis import Mahalanobis as Mahalanobis
+from ddu.detectors._sngp import SNGP as SNGP
 from ddu.detectors._softmax import Softmax as Softmax
 from ddu.errors import ArtifactError, InputError
 from ddu.features import FeatureSource
 
 __all__ = [
     "DDU",
+    "DUQ",
+    "SNGP",
     "BaseDetector",
     "Energy",
     "Ensemble",
@@ -33,7 +37,7 @@ __all__ = [
 ]
 
 _BY_NAME: dict[str, type[BaseDetector]] = {
-    detector.name: detector for detector in (DDU, Softmax, Energy, Mahalanobis, Ensemble)
+    detector.name: detector for detector in (DDU, Softmax, Energy, Mahalanobis, Ensemble, SNGP, DUQ)
 }
 
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from ddu.artifacts import model_fingerprint, save_artifact
 from ddu.calibration import Calibration, ThresholdRule, calibrate
 from ddu.density import check_labels
-from ddu.errors import ArtifactError, DDUWarning, InputError, NotFittedError
-from ddu.features import FeatureBatch, Tap, extract
+from ddu.errors import ArtifactError, DDUWarning, InputError, LayerError, NotFittedError
+from ddu.features import FeatureBatch, Tap, extract, unwrapped
 from ddu.measures import entropy
 from ddu.types import Prediction
 
@@ -291,6 +291,17 @@ def _gathered(batches: Iterable[FeatureBatch]) -> Iterator[FeatureBatch]:
 def _joined(batches: list[FeatureBatch]) -> FeatureBatch:
     rows = [(batch.features, batch.logits, labels_of(batch)) for batch in batches]
     return FeatureBatch(*(torch.cat(column) for column in zip(*rows, strict=True)))
+
+
+def find_layer(model: nn.Module, kind: type[nn.Module], way_out: str) -> str:
+    """The name of the only layer of a kind."""
+    names = [name for name, module in unwrapped(model).named_modules() if isinstance(module, kind)]
+    if len(names) != 1:
+        raise LayerError(
+            f"This detector needs a network with one {kind.__name__}, and the {type(model).__name__} has {len(names)}: "
+            f"train one that {way_out} makes."
+        )
+    return names[0]
 
 
 def labels_of(batch: FeatureBatch) -> Tensor:

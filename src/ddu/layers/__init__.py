@@ -1,6 +1,13 @@
-"""Layers that keep a feature space sensitive and smooth."""
+"""Layers that keep a feature space sensitive and smooth, and heads that know distance."""
 
 from ddu.layers._bake import bake as bake
+from ddu.layers._random_features import GaussianProcessHead as GaussianProcessHead
+from ddu.layers._random_features import LaplacePosterior as LaplacePosterior
+from ddu.layers._random_features import RandomFourierFeatures as RandomFourierFeatures
+from ddu.layers._random_features import mean_field_logits as mean_field_logits
+from ddu.layers._random_features import monte_carlo_logits as monte_carlo_logits
+from ddu.layers._rbf import RBFHead as RBFHead
+from ddu.layers._rbf import gradient_penalty as gradient_penalty
 from ddu.layers._shortcut import AvgPoolShortcut as AvgPoolShortcut
 from ddu.layers._spectral_batch_norm import SpectralBatchNorm1d as SpectralBatchNorm1d
 from ddu.layers._spectral_batch_norm import SpectralBatchNorm2d as SpectralBatchNorm2d
@@ -11,11 +18,18 @@ from ddu.layers._spectral_norm import spectral_sigma as spectral_sigma
 
 __all__ = [
     "AvgPoolShortcut",
+    "GaussianProcessHead",
+    "LaplacePosterior",
+    "RBFHead",
+    "RandomFourierFeatures",
     "SpectralBatchNorm1d",
     "SpectralBatchNorm2d",
     "SpectralConv2d",
     "SpectralLinear",
     "bake",
+    "gradient_penalty",
+    "mean_field_logits",
+    "monte_carlo_logits",
     "spectral_norm",
     "spectral_sigma",
 ]

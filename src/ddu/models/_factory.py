@@ -1,12 +1,20 @@
 """`create_model`: a network from its name and the options of the method."""
 
 import inspect
-from typing import Any, get_args
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
+
+from torch import nn
 
 from ddu.errors import InputError
+from ddu.layers import GaussianProcessHead, RBFHead
 from ddu.models._base import Classifier
 from ddu.models._layers import Stem, choose_layers
 from ddu.models._registry import find_model
+
+Head = Literal["linear", "duq", "sngp"]
+
+_HEADS: dict[str, Callable[..., nn.Module]] = {"duq": RBFHead, "sngp": GaussianProcessHead}
 
 
 def create_model(
@@ -22,6 +30,8 @@ def create_model(
     sensitive: bool = True,
     spectral_batch_norm: bool = False,
     power_steps: int = 1,
+    head: Head = "linear",
+    head_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Classifier:
     """Creates an untrained network whose features are kept smooth and sensitive, ready for a density.
@@ -46,6 +56,8 @@ def create_model(
         sensitive: Leaky ReLU (slope 0.01) instead of ReLU, average-pooled shortcuts instead of 1x1 convolutions.
         spectral_batch_norm: Also bounds batch-norm by `spectral_norm`.
         power_steps: Power iterations a training step, for every spectrally normalised layer.
+        head: "linear"; "duq", a `ddu.layers.RBFHead`; or "sngp", a `ddu.layers.GaussianProcessHead`.
+        head_options: Keyword arguments of that head.
         **options: What the family has of its own: `dropout` of wide ResNets (0.3), ResFFN and FC-Net (0).
 
     Returns:
@@ -67,6 +79,15 @@ def create_model(
     if stem is not None and stem not in get_args(Stem):
         raise InputError(f"The 'stem' parameter must be 'mnist', 'cifar' or 'imagenet'. Got {stem!r} instead.")
 
+    if head not in get_args(Head):
+        raise InputError(f"The 'head' parameter must be 'linear', 'duq' or 'sngp'. Got {head!r} instead.")
+    for key in head_options or {}:
+        known = _options_of(_HEADS[head]) if head in _HEADS else []
+        if key not in known:
+            raise InputError(
+                f"A head of the kind {head!r} has no option {key!r}; it takes {', '.join(known) or 'none'}."
+            )
+
     accepted = _options_of(entry.network)
     if "in_features" in accepted and in_features is None:
         in_features, in_channels = in_channels, None
@@ -86,11 +107,14 @@ def create_model(
         spectral_batch_norm=spectral_batch_norm,
         power_steps=power_steps,
     )
-    return entry.build(**numbers, num_classes=num_classes, width=width, layers=layers, **options)
+    model = entry.build(**numbers, num_classes=num_classes, width=width, layers=layers, **options)
+    if head != "linear":
+        model.head = _HEADS[head](model.num_features, num_classes, **head_options or {})
+    return model
 
 
-def _options_of(network: type[Classifier]) -> list[str]:
-    """The keyword arguments that a network has of its own, besides those that all of them have."""
+def _options_of(network: Callable[..., nn.Module]) -> list[str]:
+    """The keyword arguments that a network or head has of its own, besides those that all of them have."""
     parameters = inspect.signature(network).parameters.values()
     shared = ("num_classes", "width", "layers")
     return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in shared]

@@ -1,9 +1,16 @@
 """What a network is trained to do: the part of a training step that differs between methods."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, one_hot
+
+from ddu.errors import InputError
+from ddu.layers import RBFHead, gradient_penalty
+from ddu.models import Classifier
 
 
 class Objective(Protocol):
@@ -32,3 +39,67 @@ class CrossEntropy(Objective):
     def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         logits = model(inputs)
         return cross_entropy(logits, labels, label_smoothing=self.label_smoothing), logits
+
+
+class DUQObjective(Objective):
+    """One kernel against all others, and a penalty that keeps their gradient near 1 (van Amersfoort et al., 2020).
+
+    The loss is the mean binary cross-entropy of the kernels K_c against one-hot labels, plus
+    `penalty` · (‖∇ₓ Σ_c K_c‖₂ - 1)². After each step the centroids follow the batch, in evaluation mode.
+
+    Different from the original: the cross-entropy is computed from log K_c, so that a sample far from its centroid,
+    where K_c underflows, still has a gradient.
+
+    Args:
+        penalty: λ, the weight of the gradient penalty.
+    """
+
+    def __init__(self, penalty: float = 0.75) -> None:
+        self.penalty = penalty
+
+    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        if not torch.is_grad_enabled():
+            scores = model(inputs)
+            return kernel_cross_entropy(scores, labels), scores
+        inputs = inputs.detach().requires_grad_()
+        scores = model(inputs)
+        return kernel_cross_entropy(scores, labels) + self.penalty * gradient_penalty(inputs, scores.exp()), scores
+
+    def after_step(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> None:
+        if not isinstance(model, Classifier) or not isinstance(model.head, RBFHead):
+            raise InputError(f"DUQ trains a ddu.models.Classifier with an RBFHead. Got {type(model).__name__} instead.")
+        with torch.no_grad(), _evaluating(model):
+            model.head.update_centroids(model.forward_features(inputs), labels)
+
+
+def kernel_cross_entropy(log_kernels: Tensor, labels: Tensor) -> Tensor:
+    """Mean of -log K_c for the class of each sample and -log (1 - K_c) for every other.
+
+    >>> kernel_cross_entropy(torch.tensor([[0.5, 0.25]]).log(), torch.tensor([0]))  # -(log 0.5 + log 0.75) / 2
+    tensor(0.4904)
+    """
+    # At a centroid 1 - K is zero: no closer than the precision can tell
+    log_others = torch.log(-torch.expm1(log_kernels.clamp(max=-torch.finfo(log_kernels.dtype).eps)))
+    return -torch.where(one_hot(labels, log_kernels.shape[1]).bool(), log_kernels, log_others).mean()
+
+
+def objective_for(model: nn.Module, label_smoothing: float = 0.0) -> Objective:
+    """The objective that a network's head is made for: DUQ's for an `RBFHead`, cross-entropy for any other.
+
+    SNGP trains by cross-entropy too; the precision of its head is summed afterwards, by `ddu.detectors.SNGP.fit`.
+    """
+    if any(isinstance(module, RBFHead) for module in model.modules()):
+        return DUQObjective()
+    return CrossEntropy(label_smoothing)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, after which each module is in its own mode again."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
