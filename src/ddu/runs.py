@@ -23,11 +23,13 @@ import torch
 from ddu import data
 from ddu.calibration import conformal_rank
 from ddu.data import ArrayDataset, DataInfo
-from ddu.detectors import DDU, BaseDetector, load
+from ddu.detectors import DDU, DUQ, SNGP, BaseDetector, load
 from ddu.errors import ArtifactError, InputError
 from ddu.files import versions, write_bytes, write_json
+from ddu.layers import GaussianProcessHead, RBFHead
 from ddu.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 from ddu.models import Classifier, create_model
+from ddu.names import check_name
 from ddu.training import Recipe, Training, check_writable, fit, is_main_process
 from ddu.types import Verdict
 
@@ -44,6 +46,8 @@ _PLAIN = {"spectral_norm": None, "sensitive": False}
 METHODS: dict[str, dict[str, Any]] = {
     "ddu": {},
     "softmax": _PLAIN,
+    "duq": {"head": "duq", **_PLAIN},
+    "sngp": {"head": "sngp", "sensitive": False},
 }
 """What a network can be trained for: the options of `create_model` that make it so."""
 
@@ -211,8 +215,18 @@ def train_run(
     return load_run(folder)
 
 
+def find_method(name: str) -> dict[str, Any]:
+    """The options of `create_model` for a method by name."""
+    check_name(name, METHODS, "There is no method {name!r}")
+    return METHODS[name]
+
+
 def make_detector(model: Classifier, class_names: Sequence[str] | None = None) -> BaseDetector:
-    """The detector that a network was trained for."""
+    """The detector that a network was trained for: its head says which."""
+    if isinstance(model.head, RBFHead):
+        return DUQ(model, class_names=class_names)
+    if isinstance(model.head, GaussianProcessHead):
+        return SNGP(model, class_names=class_names)
     return DDU(model, class_names=class_names)
 
 

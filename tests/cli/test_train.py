@@ -27,7 +27,7 @@ def test_a_run_is_trained_reported_and_not_repeated(command, tmp_path):
         (("--set", "epoch=2"), "A recipe has no field 'epoch'. Did you mean 'epochs'?"),
         (("--set", "epochs=two"), "The recipe's epochs must be an integer. Got 'two' instead."),
         (("--set", "schedule=cos"), "A recipe's schedule must be one of "),
-        (("--recipe", "moons"), "There is no recipe 'moons'. Did you mean 'two_moons'? They are "),
+        (("--recipe", "moons"), "There is no recipe 'moons'. Did you mean 'two_moons'?"),
         (("--model", "resfn2_16"), "There is no model 'resfn2_16'."),
         (("--data", "two_mons"), "There is no data set 'two_mons'. The closest names are 'two_moons';"),
         (("--data", "folder:nowhere"), "nowhere"),

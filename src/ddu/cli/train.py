@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ddu.errors import InputError
-from ddu.runs import Run, RunConfig, train_run
+from ddu.runs import METHODS, Run, RunConfig, find_method, train_run
 from ddu.training import RECIPES, find_recipe, parse_changes
 
 
@@ -21,15 +21,24 @@ def train(
         Path, typer.Option("--output", "-o", help="The folder of the run; the same one goes on with it.")
     ],
     recipe: Annotated[str, typer.Option(help=f"How to train: {', '.join(RECIPES)}.")] = "quick",
+    method: Annotated[
+        str | None,
+        typer.Option(help=f"What the network is for: {', '.join(METHODS)}. [default: the recipe's, or ddu]"),
+    ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the recipe. Repeatable.")
     ] = None,
     width: Annotated[float, typer.Option(min=0.01, help="Scales the channels of every layer.")] = 1.0,
     spectral_norm: Annotated[
         str | None,
-        typer.Option(metavar="C|none", help="Bound of every layer's spectral norm. [default: the recipe's, or 3]"),
+        typer.Option(
+            metavar="C|none", help="Bound of every layer's spectral norm. [default: the method's or recipe's, or 3]"
+        ),
     ] = None,
-    sensitive: Annotated[bool, typer.Option(help="Leaky ReLU and pooled shortcuts, or the plain architecture.")] = True,
+    sensitive: Annotated[
+        bool | None,
+        typer.Option(help="Leaky ReLU and pooled shortcuts, or plain ones. [default: the method's or recipe's]"),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same network again.")] = 0,
     limit: Annotated[int | None, typer.Option(min=1, help="Use only so many training samples.")] = None,
     false_alarm_rate: Annotated[float, typer.Option(help="What the detector is calibrated for.")] = 0.01,
@@ -51,8 +60,14 @@ def train(
     `ddu train --model wide_resnet28_10 --data cifar10 --recipe cifar --set epochs=35 --output runs/cifar10`
 
     `ddu train --model resnet18 --data mnist --recipe mnist --devices 2 --output runs/two`
+
+    `ddu train --model resnet18 --data mnist --method sngp --output runs/sngp`
     """
-    options: dict[str, Any] = {"width": width, "sensitive": sensitive}
+    options: dict[str, Any] = {"width": width}
+    if method is not None:
+        options |= find_method(method)
+    if sensitive is not None:
+        options["sensitive"] = sensitive
     if spectral_norm is not None:
         options["spectral_norm"] = _bound(spectral_norm)
     config = RunConfig(

@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import nn
 
-from ddu.comparison._names import check_name
 from ddu.density import GaussianDensity
-from ddu.detectors import DDU, BaseDetector, Energy, Ensemble, Mahalanobis, Softmax
+from ddu.detectors import DDU, DUQ, SNGP, BaseDetector, Energy, Ensemble, Mahalanobis, Softmax
 from ddu.features import FeatureSource
+from ddu.names import check_name
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,9 @@ KINDS: dict[str, Kind] = {
     "relative_mahalanobis": Kind(partial(Mahalanobis, relative=True)),
     "ensemble_mi": Kind(partial(Ensemble, score="mutual_information"), members=5),
     "ensemble_pe": Kind(partial(Ensemble, score="predictive_entropy"), members=5),
+    "duq": Kind(DUQ, "duq"),
+    "sngp": Kind(partial(SNGP, method="monte_carlo"), "sngp"),
+    "sngp_mean_field": Kind(partial(SNGP, method="mean_field"), "sngp"),
 }
 
 

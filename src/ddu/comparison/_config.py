@@ -27,11 +27,11 @@ from typing import Any, Self
 from torch import nn
 
 from ddu.comparison._catalogue import find_kind
-from ddu.comparison._names import check_name
 from ddu.detectors import BaseDetector
 from ddu.errors import InputError
 from ddu.extras import require
-from ddu.runs import METHODS, RunConfig
+from ddu.names import check_name
+from ddu.runs import METHODS, RunConfig, find_method
 from ddu.training import Recipe, find_recipe, parse_changes
 
 # Seeds of an ensemble's members lie so far apart: 0, 1000, 2000, ... for the seed 0
@@ -209,11 +209,13 @@ def network_label(config: RunConfig) -> str:
     >>> network_label(RunConfig("resnet18", "mnist", RECIPES["quick"], options=METHODS["softmax"]))
     'resnet18'
     """
-    options = {"width": 1.0, "spectral_norm": 3.0, "sensitive": True} | dict(config.recipe.model) | dict(config.options)
+    options = {"width": 1.0, "spectral_norm": 3.0, "sensitive": True, "head": "linear"}
+    options |= {**config.recipe.model, **config.options}
     width = "" if options["width"] == 1 else f" x{options['width']:g}"
     smooth, sensitive = options["spectral_norm"] is not None, options["sensitive"]
-    # In the paper the two go together; what departs from it says so
-    alone = "" if smooth == sensitive else " (sensitive)" if sensitive else " (not sensitive)"
+    # In the paper the two go together where the head is linear; what departs from it says so
+    usual = options["head"] != "linear" or smooth == sensitive
+    alone = "" if usual else " (sensitive)" if sensitive else " (not sensitive)"
     return f"{config.model}{width}{'+sn' if smooth else ''}{alone}"
 
 
@@ -229,12 +231,11 @@ def _parse_networks(content: Mapping[str, Any], wanted: set[str]) -> dict[str, N
             raise InputError(f"The network {name!r} must be a mapping with {', '.join(keys)}. Got {asked!r} instead.")
         for key in asked:
             check_name(key, keys, f"The network {name!r} has no key {{name!r}}")
-        method = asked.get("method", name if name in METHODS else "ddu")
-        check_name(method, METHODS, f"The network {name!r} cannot have the method {{name!r}}")
+        method = find_method(asked.get("method", name if name in METHODS else "ddu"))
         networks[name] = NetworkConfig(
             model=asked.get("model", content["model"]),
             recipe=_parse_recipe(asked.get("recipe", {}), recipe),
-            options={**content.get("options", {}), **METHODS[method], **asked.get("options", {})},
+            options={**content.get("options", {}), **method, **asked.get("options", {})},
             label=asked.get("label"),
         )
     return networks

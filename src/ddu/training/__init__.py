@@ -9,11 +9,14 @@ from ddu.training._recipes import Recipe as Recipe
 from ddu.training._recipes import find_recipe as find_recipe
 from ddu.training._recipes import parse_changes as parse_changes
 from ddu.training.objectives import CrossEntropy as CrossEntropy
+from ddu.training.objectives import DUQObjective as DUQObjective
 from ddu.training.objectives import Objective as Objective
+from ddu.training.objectives import objective_for as objective_for
 
 __all__ = [
     "RECIPES",
     "CrossEntropy",
+    "DUQObjective",
     "Objective",
     "Recipe",
     "Training",
@@ -21,5 +24,6 @@ __all__ = [
     "find_recipe",
     "fit",
     "is_main_process",
+    "objective_for",
     "parse_changes",
 ]

@@ -20,7 +20,7 @@ from ddu.data import collated
 from ddu.errors import InputError
 from ddu.extras import require
 from ddu.training._recipes import Recipe, find_recipe
-from ddu.training.objectives import CrossEntropy, Objective
+from ddu.training.objectives import Objective, objective_for
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -80,7 +80,8 @@ def fit(
         recipe: A `Recipe`, or the name of one of `RECIPES`.
         output: The folder of the run; None leaves nothing.
         seed: Decides the order of the samples, the augmentation and dropout; the initial weights are the caller's.
-        objective: What to minimise; by default the cross-entropy.
+        objective: What to minimise; by default what the head is made for: DUQ's loss for a `ddu.layers.RBFHead`, the
+            cross-entropy for any other.
         devices: Processes to train with. More than one starts this program again for each of them. By default one, or
             as many as `torchrun` has started.
         accelerator: "cpu", "gpu" or "auto".
@@ -106,7 +107,8 @@ def fit(
 
     from ddu.training._module import TrainingModule
 
-    objective = CrossEntropy(recipe.label_smoothing) if objective is None else objective
+    if objective is None:
+        objective = objective_for(model, label_smoothing=recipe.label_smoothing, penalty=recipe.gradient_penalty)
     with _folder(output) as folder, _quiet():
         module = TrainingModule(model, recipe, objective, seed, history_file=folder / "history.csv" if output else None)
         trainer = _trainer(recipe, folder, output is not None, validation is not None, devices, accelerator, progress)

@@ -83,13 +83,18 @@ def kernel_cross_entropy(log_kernels: Tensor, labels: Tensor) -> Tensor:
     return -torch.where(one_hot(labels, log_kernels.shape[1]).bool(), log_kernels, log_others).mean()
 
 
-def objective_for(model: nn.Module, label_smoothing: float = 0.0) -> Objective:
+def objective_for(model: nn.Module, *, label_smoothing: float = 0.0, penalty: float = 0.75) -> Objective:
     """The objective that a network's head is made for: DUQ's for an `RBFHead`, cross-entropy for any other.
 
     SNGP trains by cross-entropy too; the precision of its head is summed afterwards, by `ddu.detectors.SNGP.fit`.
+
+    Args:
+        model: The network.
+        label_smoothing: Of the cross-entropy.
+        penalty: Of DUQ, the weight of the gradient penalty.
     """
     if any(isinstance(module, RBFHead) for module in model.modules()):
-        return DUQObjective()
+        return DUQObjective(penalty)
     return CrossEntropy(label_smoothing)
 
 
