@@ -14,7 +14,10 @@ import torch
 
 import ddu
 
-MODULES = ["ddu", *(module.name for module in pkgutil.walk_packages(ddu.__path__, "ddu."))]
+MODULES = [
+    "ddu",
+    *(module.name for module in pkgutil.walk_packages(ddu.__path__, "ddu.") if "__main__" not in module.name),
+]
 PUBLIC = [name for name in MODULES if not any(part.startswith("_") for part in name.split("."))]
 
 

@@ -7,12 +7,9 @@ So a crash at any moment leaves a folder that holds the old detector or the new 
 import hashlib
 import json
 import os
-import platform
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
@@ -20,6 +17,7 @@ from torch import Tensor, nn
 from ddu._version import __version__
 from ddu.errors import ArtifactError
 from ddu.features import unwrapped
+from ddu.files import versions, write_bytes, write_json
 
 FORMAT = "ddu-detector"
 FORMAT_VERSION = 1
@@ -38,19 +36,13 @@ def save_artifact(folder: str | os.PathLike[str], content: dict[str, Any], tenso
     manifest = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "versions": {
-            "ddu": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "safetensors": safetensors.__version__,
-        },
+        "versions": versions("safetensors"),
         "tensors": {"file": name, "bytes": len(data), "sha256": digest},
         "content": content,
     }
     manifest["sha256"] = _manifest_digest(manifest)
-    _write(folder / name, data)
-    _write(folder / MANIFEST, json.dumps(manifest, indent=2).encode())
+    write_bytes(folder / name, data)
+    write_json(folder / MANIFEST, manifest)
     # Older tensors, and what a process that was killed while saving left behind
     for pattern in ("tensors-*.safetensors", ".tensors-*.tmp", f".{MANIFEST}.*.tmp"):
         for old in folder.glob(pattern):
@@ -130,17 +122,3 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 def _manifest_digest(manifest: dict[str, Any]) -> str:
     rest = {key: value for key, value in manifest.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Writes a file in one step: under another name, flushed to disk, then renamed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -76,16 +76,26 @@ def conformal_threshold(log_density: Tensor, false_alarm_rate: float) -> float:
     >>> conformal_threshold(torch.arange(1.0, 200.0), 0.01)
     2.0
     """
+    rank = conformal_rank(len(log_density), false_alarm_rate)
+    return float(log_density.double().kthvalue(rank).values)
+
+
+def conformal_rank(samples: int, false_alarm_rate: float) -> int:
+    """Which of so many held-out log-densities in ascending order is the threshold, counted from 1.
+
+    >>> conformal_rank(199, 0.01)
+    2
+    """
     _check_rate(false_alarm_rate)
     # The rate as it was written: 0.07 (99 + 1) is 7, not 7.000000000000001
-    rank = math.floor(Fraction(str(false_alarm_rate)) * (len(log_density) + 1))
+    rank = math.floor(Fraction(str(false_alarm_rate)) * (samples + 1))
     if rank < 1:
         needed = math.ceil(1 / Fraction(str(false_alarm_rate))) - 1
         raise InputError(
             f"A false-alarm rate of {false_alarm_rate:g} needs at least {needed} held-out samples, there are "
-            f"{len(log_density)}: hold out more, or accept a rate of {math.ceil(1e4 / (len(log_density) + 1)) / 1e4:g}."
+            f"{samples}: hold out more, or accept a rate of {math.ceil(1e4 / (samples + 1)) / 1e4:g}."
         )
-    return float(log_density.double().kthvalue(rank).values)
+    return rank
 
 
 def training_quantile(log_density: Tensor, false_alarm_rate: float) -> float:

@@ -4,14 +4,17 @@
     ├── InputError (ValueError)               data or an argument is wrong: the message says what, where and the way out
     │   ├── FeatureError                      features: NaN, infinite, overflowed, of another width
     │   ├── LabelError                        labels: out of range, not integers, a class with too few samples
+    │   ├── DataError (OSError)               a data set is not there, incomplete or corrupt
     │   └── LayerError                        the feature layer cannot be found, or there are several candidates
     ├── NotFittedError (RuntimeError, ValueError, AttributeError)   scored before it was fitted
     ├── NotSupportedError (NotImplementedError)   a combination of options that has no meaning
+    ├── TrainingError (RuntimeError)          training cannot go on: the loss is not a number
     ├── ArtifactError (OSError, ValueError)   a saved detector is truncated, tampered with, too new or of another model
     └── MissingExtraError (ImportError)       an optional dependency is not installed: the message has the command
 
     DDUWarning (UserWarning)
     ├── FewSamplesWarning                     a class has too few samples for the covariance asked for
+    ├── DataWarning                           files of a data set were left out
     └── CalibrationWarning                    the held-out data cannot settle what was asked of it
 
 Each error also derives from the built-in that people already catch.
@@ -34,6 +37,10 @@ class LabelError(InputError):
     """Labels are not integers, out of range, or leave a class with too few samples."""
 
 
+class DataError(InputError, OSError):
+    """A data set is not there, incomplete or corrupt."""
+
+
 class LayerError(InputError):
     """The feature layer cannot be found, or there are several candidates."""
 
@@ -44,6 +51,10 @@ class NotFittedError(DDUError, RuntimeError, ValueError, AttributeError):
 
 class NotSupportedError(DDUError, NotImplementedError):
     """A combination of options that has no meaning."""
+
+
+class TrainingError(DDUError, RuntimeError):
+    """Training cannot go on."""
 
 
 class ArtifactError(DDUError, OSError, ValueError):
@@ -60,6 +71,10 @@ class DDUWarning(UserWarning):
 
 class FewSamplesWarning(DDUWarning):
     """A class has too few samples for the covariance asked for."""
+
+
+class DataWarning(DDUWarning):
+    """Files of a data set were left out."""
 
 
 class CalibrationWarning(DDUWarning):

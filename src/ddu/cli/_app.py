@@ -5,7 +5,13 @@ from typing import Annotated
 import typer
 
 from ddu._version import __version__
+from ddu.cli._many import ManyValues
+from ddu.cli.compare import compare
+from ddu.cli.data import data_app
 from ddu.cli.demo import demo
+from ddu.cli.evaluate import evaluate
+from ddu.cli.reproduce import reproduce_app
+from ddu.cli.train import train
 
 app = typer.Typer(
     name="ddu",
@@ -33,3 +39,8 @@ def _common(
 
 
 app.command()(demo)
+app.command()(train)
+app.command(cls=ManyValues)(evaluate)
+app.command()(compare)
+app.add_typer(data_app)
+app.add_typer(reproduce_app)

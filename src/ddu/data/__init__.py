@@ -1,5 +1,10 @@
-"""Data that comes with the library's dependencies: digits, ambiguous digits, and what is neither."""
+"""Data by name, and what comes with the library's dependencies: digits, ambiguous digits, and what is neither."""
 
+from ddu.data._dataset import ArrayDataset as ArrayDataset
+from ddu.data._dataset import Batch as Batch
+from ddu.data._dataset import DataInfo as DataInfo
+from ddu.data._dataset import collated as collated
+from ddu.data._dataset import loader as loader
 from ddu.data._digits import DigitsDemoData as DigitsDemoData
 from ddu.data._digits import LabelledImages as LabelledImages
 from ddu.data._digits import ambiguous_digits as ambiguous_digits
@@ -7,13 +12,44 @@ from ddu.data._digits import digits as digits
 from ddu.data._digits import digits_demo_data as digits_demo_data
 from ddu.data._digits import photo_patches as photo_patches
 from ddu.data._digits import stratified_split as stratified_split
+from ddu.data._huggingface import HuggingFaceDataset as HuggingFaceDataset
+from ddu.data._huggingface import from_huggingface as from_huggingface
+from ddu.data._sources import data_root as data_root
+from ddu.data._sources import fetch as fetch
+from ddu.data._sources import info as info
+from ddu.data._sources import list_data as list_data
+from ddu.data._sources import list_splits as list_splits
+from ddu.data._sources import load as load
+from ddu.data._sources import load_ood as load_ood
+from ddu.data._splits import load_splits as load_splits
+from ddu.data._splits import save_splits as save_splits
+from ddu.data._splits import split as split
+from ddu.data.sources.folder import FolderDataset as FolderDataset
 
 __all__ = [
+    "ArrayDataset",
+    "Batch",
+    "DataInfo",
     "DigitsDemoData",
+    "FolderDataset",
+    "HuggingFaceDataset",
     "LabelledImages",
     "ambiguous_digits",
+    "collated",
+    "data_root",
     "digits",
     "digits_demo_data",
+    "fetch",
+    "from_huggingface",
+    "info",
+    "list_data",
+    "list_splits",
+    "load",
+    "load_ood",
+    "load_splits",
+    "loader",
     "photo_patches",
+    "save_splits",
+    "split",
     "stratified_split",
 ]

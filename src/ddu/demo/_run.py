@@ -1,13 +1,10 @@
 """From nothing to a fitted, calibrated, saved and explained detector."""
 
-import json
 import os
-import platform
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,6 @@ import torch
 from torch import Generator, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from ddu._version import __version__
 from ddu.data import DigitsDemoData, LabelledImages, digits_demo_data
 from ddu.demo._network import make_network
 from ddu.demo._page import make_page
@@ -25,6 +21,7 @@ from ddu.demo._training import train
 from ddu.detectors import DDU
 from ddu.errors import InputError
 from ddu.extras import require
+from ddu.files import versions, write_json
 
 EPOCHS = 4
 FALSE_ALARM_RATE = 0.01
@@ -91,7 +88,7 @@ def run_demo(
         scores = score(data, judged, detector)
         run = _provenance(seed, epochs)
         (unfinished / "index.html").write_text(make_page(data, judged, scores, run), encoding="utf-8")
-        (unfinished / "metrics.json").write_text(json.dumps(run | {"scores": asdict(scores)}, indent=2) + "\n")
+        write_json(unfinished / "metrics.json", run | {"scores": asdict(scores)})
         (unfinished / "model.safetensors").write_bytes(safetensors.torch.save(model.state_dict()))
         result = _publish(unfinished, Path(output), detector, scores)
         progress("Write the page", 1, result.page.name)
@@ -127,13 +124,7 @@ def _provenance(seed: int, epochs: int) -> dict[str, Any]:
         "command": f"ddu demo --seed {seed}" + (f" --epochs {epochs}" if epochs != EPOCHS else ""),
         "seed": seed,
         "epochs": epochs,
-        "versions": {
-            "ddu": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": version("numpy"),
-            "scikit-learn": version("scikit-learn"),
-        },
+        "versions": versions("scikit-learn"),
     }
 
 

@@ -13,6 +13,7 @@ from ddu.detectors._duq import DUQ as DUQ
 from ddu.detectors._energy import Energy as Energy
 from ddu.detectors._ensemble import Ensemble as Ensemble
 from ddu.detectors._ensemble import as_members
+from ddu.detectors._ensemble import join_members as join_members
 from ddu.detectors._ensemble import load_members as load_members
 from ddu.detectors._mahalanobis import Mahalanobis as Mahalanobis
 from ddu.detectors._pytorch_ood import as_pytorch_ood as as_pytorch_ood
@@ -34,6 +35,7 @@ __all__ = [
     "Softmax",
     "as_pytorch_ood",
     "from_pytorch_ood",
+    "join_members",
     "load",
     "load_members",
 ]

@@ -84,6 +84,11 @@ class BaseDetector(ABC):
         """Whether it has learned what it needs to predict."""
         return not self.needs_fit
 
+    @property
+    def needs_inputs(self) -> bool:
+        """Whether it has to see the inputs themselves to judge them, so that extracted features will not do."""
+        return False
+
     def _options(self) -> dict[str, Any]:
         """The constructor's own arguments as JSON."""
         return {}
@@ -172,10 +177,14 @@ class BaseDetector(ABC):
             self._fingerprint = model_fingerprint(self.model)
         return self
 
+    def evidence(self, x: Any) -> Evidence:
+        """What it makes of a batch of inputs, before temperature and thresholds."""
+        self._need_fit()
+        return self._judge(self._view(x))
+
     def predict(self, x: Any) -> Prediction:
         """Judges a batch of inputs: a tensor or array, or a tuple or mapping of what the model takes."""
-        self._need_fit()
-        logits, epistemic = self._judge(self._view(x))
+        logits, epistemic = self.evidence(x)
         logits = logits / self.temperature
         aleatoric = entropy(logits)
         probs = torch.softmax(logits, dim=1)

@@ -28,6 +28,13 @@ class Decomposition(NamedTuple):
     mutual_information: Tensor
 
 
+def join_members(batches: Sequence[FeatureBatch]) -> FeatureBatch:
+    """What each member makes of the same inputs, as one batch: that of `EnsembleTap`."""
+    outputs = [batch.logits.float() for batch in batches]
+    logits = torch.stack([output.to(outputs[0].device) for output in outputs])
+    return FeatureBatch(logits.transpose(0, 1).flatten(1), log_mean_softmax(logits), batches[0].labels)
+
+
 class EnsembleTap:
     """Runs every member; in the batch, the features are the members' logits and the logits those of their mixture."""
 
@@ -38,9 +45,7 @@ class EnsembleTap:
     def __call__(self, inputs: Any) -> FeatureBatch:
         if isinstance(inputs, FeatureBatch):
             return inputs
-        outputs = [tap(inputs).logits.float() for tap in self.taps]
-        logits = torch.stack([output.to(outputs[0].device) for output in outputs])
-        return FeatureBatch(logits.transpose(0, 1).flatten(1), log_mean_softmax(logits))
+        return join_members([tap(inputs) for tap in self.taps])
 
     def member_logits(self, batch: FeatureBatch) -> Tensor:
         """The members' logits in a batch, (member, batch, class)."""

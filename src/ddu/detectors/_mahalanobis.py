@@ -73,6 +73,11 @@ class Mahalanobis(BaseDetector):
         """Whether it has seen training data."""
         return bool(self.densities)
 
+    @property
+    def needs_inputs(self) -> bool:
+        """Whether it takes a step along the input gradient."""
+        return self.perturbation > 0
+
     def _learn(self, batches: Iterable[FeatureBatch]) -> None:
         densities: list[GaussianDensity] = []
         for batch in batches:
@@ -84,7 +89,7 @@ class Mahalanobis(BaseDetector):
         self.densities = [density.prepare() for density in densities]
 
     def _view(self, x: Any) -> FeatureBatch:
-        if not self.perturbation:
+        if not self.needs_inputs:
             return self.tap(x)
         if isinstance(x, FeatureBatch):
             raise InputError("Mahalanobis with a perturbation needs the inputs themselves, not extracted features.")

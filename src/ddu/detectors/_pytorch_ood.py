@@ -234,6 +234,11 @@ class _Flat(nn.Module):
 class _OnInputs(_Adapter):
     """One that runs the model itself: on a copy, since some leave gradients behind."""
 
+    @property
+    def needs_inputs(self) -> bool:
+        """Always."""
+        return True
+
     def fit(self, loader: Iterable[Any], *, progress: bool | None = None) -> Self:
         """Fits theirs to batches of (inputs, labels)."""
         network = copy.deepcopy(unwrapped(self.model)).eval()

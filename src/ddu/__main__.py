@@ -1,0 +1,5 @@
+"""`python -m ddu` is `ddu`."""
+
+from ddu.cli import main
+
+main()

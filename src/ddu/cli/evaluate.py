@@ -1,0 +1,60 @@
+"""`ddu evaluate`: detectors around the network of a run."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ddu import comparison
+from ddu.comparison import KINDS, summarise
+from ddu.runs import load_run
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="The folder that `ddu train` wrote.")],
+    ood: Annotated[
+        list[str], typer.Option(metavar="SET ...", help="Out-of-distribution sets, such as svhn or folder:PATH.")
+    ],
+    detectors: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME ...",
+            help=f"Of {', '.join(KINDS)}. [default: ddu, softmax, energy and mahalanobis, or the network's own]",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file for rows, .csv or .jsonl. [default: RUN/rows.csv]")
+    ] = None,
+    data_root: Annotated[
+        Path | None, typer.Option(help="The folder of all data sets. [default: $DDU_DATA, else the cache]")
+    ] = None,
+) -> None:
+    """Put detectors around a trained network, and measure them.
+
+    Each is fitted and calibrated on the data of the run, and asked about its test set and the OoD sets: how well they
+    are told apart, how right and how well calibrated predictions are, how many false alarms there are, and what it
+    costs. Rows that are in the file are not measured again.
+
+    For example
+
+    `ddu evaluate runs/mnist --ood fashion_mnist`
+
+    `ddu evaluate runs/cifar10 --ood svhn cifar100 --detectors ddu softmax energy --output results/cifar10.csv`
+    """
+    finished = load_run(run)
+    console = Console()
+    rows = comparison.evaluate(
+        finished,
+        ood,
+        detectors,
+        output=output,
+        data_root=data_root,
+        command=shlex.join(["ddu", *sys.argv[1:]]),
+        say=lambda words: Console(stderr=True).print(words, style="dim", markup=False),
+    )
+    for table in summarise(rows):
+        console.print(table.to_rich())
+    console.print(f"{output or run / 'rows.csv'} has the rows.", style="dim", soft_wrap=True)

@@ -1,0 +1,96 @@
+"""`ddu train`: a network, its detector and its test, in one folder."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ddu.errors import InputError
+from ddu.runs import Run, RunConfig, train_run
+from ddu.training import RECIPES, find_recipe, parse_changes
+
+
+def train(
+    model: Annotated[str, typer.Option(help="The network, such as resnet18 or wide_resnet28_10.")],
+    data: Annotated[str, typer.Option(help="The data set, such as mnist, cifar10 or folder:PATH.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The folder of the run; the same one goes on with it.")
+    ],
+    recipe: Annotated[str, typer.Option(help=f"How to train: {', '.join(RECIPES)}.")] = "quick",
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the recipe. Repeatable.")
+    ] = None,
+    width: Annotated[float, typer.Option(min=0.01, help="Scales the channels of every layer.")] = 1.0,
+    spectral_norm: Annotated[
+        str | None,
+        typer.Option(metavar="C|none", help="Bound of every layer's spectral norm. [default: the recipe's, or 3]"),
+    ] = None,
+    sensitive: Annotated[bool, typer.Option(help="Leaky ReLU and pooled shortcuts, or the plain architecture.")] = True,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same network again.")] = 0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only so many training samples.")] = None,
+    false_alarm_rate: Annotated[float, typer.Option(help="What the detector is calibrated for.")] = 0.01,
+    data_root: Annotated[
+        Path | None, typer.Option(help="The folder of all data sets. [default: $DDU_DATA, else the cache]")
+    ] = None,
+    devices: Annotated[int | None, typer.Option(min=1, help="Processes to train with.")] = None,
+    accelerator: Annotated[str, typer.Option(help="cpu, gpu or auto.")] = "auto",
+    workers: Annotated[int, typer.Option(min=0, help="Processes that decode images.")] = 0,
+) -> None:
+    """Train a network, fit and calibrate its detector, and test both.
+
+    Press Ctrl-C at any time: the same command goes on from the last finished epoch, to the same result.
+
+    For example
+
+    `ddu train --model resnet18 --width 0.25 --data mnist --output runs/mnist`
+
+    `ddu train --model wide_resnet28_10 --data cifar10 --recipe cifar --set epochs=35 --output runs/cifar10`
+
+    `ddu train --model resnet18 --data mnist --recipe mnist --devices 2 --output runs/two`
+    """
+    options: dict[str, Any] = {"width": width, "sensitive": sensitive}
+    if spectral_norm is not None:
+        options["spectral_norm"] = _bound(spectral_norm)
+    config = RunConfig(
+        model=model,
+        data=data,
+        recipe=find_recipe(recipe).with_changes(**parse_changes(changes or [])),
+        seed=seed,
+        limit=limit,
+        false_alarm_rate=false_alarm_rate,
+        options=options,
+    )
+    run = train_run(
+        config,
+        output,
+        data_root=data_root,
+        command=shlex.join(["ddu", *sys.argv[1:]]),
+        devices=devices,
+        accelerator=accelerator,
+        workers=workers,
+    )
+    if run is not None:
+        _report(Console(), run)
+
+
+def _bound(text: str) -> float | None:
+    if text.lower() == "none":
+        return None
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InputError(f"--spectral-norm must be a number or none. Got {text!r} instead.") from error
+
+
+def _report(console: Console, run: Run) -> None:
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in run.metrics.items():
+        table.add_row(name.replace("_", " "), f"{value:.4g}")
+    console.print(table)
+    console.print(
+        f"\nThe run is in {run.folder}: weights, detector, history.csv, tensorboard, metrics.json.", style="dim"
+    )

@@ -1,0 +1,191 @@
+"""The comparison: whatever is missing is trained and measured.
+
+comparison.json   what is compared
+networks/         a run for each network, seed and member
+rows.csv          the results
+scores/           what each detector says of each input
+table.md          the results in words
+figures/
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ddu import data
+from ddu.comparison._config import Comparison, Entry
+from ddu.comparison._figures import draw_scores
+from ddu.comparison._networks import Members, Sets, TrainedNetwork, by_name, load_ood
+from ddu.comparison._record import Recorder, Subject
+from ddu.comparison._tables import to_markdown
+from ddu.comparison._training import Job, Say, train_networks
+from ddu.errors import InputError
+from ddu.evaluation import Row, RowFile, latest
+from ddu.files import write_bytes, write_json
+from ddu.runs import differences, input_options, load_run
+from ddu.training import check_writable
+
+CONFIG, NETWORKS, ROWS, SCORES = "comparison.json", "networks", "rows.csv", "scores"
+TABLE, FIGURES = "table.md", "figures"
+
+
+def compare(
+    comparison: Comparison,
+    output: str | os.PathLike[str],
+    *,
+    data_root: str | os.PathLike[str] | None = None,
+    workers: int = 1,
+    command: str = "",
+    progress: bool | None = None,
+    say: Say = lambda words: None,
+) -> list[Row]:
+    """Trains the networks of a comparison and measures its detectors, as far as that has not been done yet.
+
+    One that was interrupted, or killed, goes on where it was. Detectors, OoD sets and seeds may be added to it. What
+    fails is a row that says so, and is tried again the next time.
+
+    Args:
+        comparison: What to compare.
+        output: The folder: a new or empty one, or that of the same comparison.
+        data_root: Where the data is; see `ddu.data.load`.
+        workers: Networks that are trained at the same time. More than one slow each other down, which the training
+            times then include.
+        command: What to write down as the command that gives the rows again.
+        progress: As in `ddu.training.fit`.
+        say: Is told what is being done.
+
+    Returns:
+        The rows of the comparison, one a key.
+    """
+    folder = Path(output)
+    ood = load_ood(comparison.ood, comparison.data, data_root)
+    _try_out(comparison, input_options(data.info(comparison.data, root=data_root)))
+    _write_down(comparison, folder)
+    recorder = make_recorder(comparison, folder, command)
+    missing = [
+        (seed, entry)
+        for seed in comparison.seeds
+        for entry in comparison.detectors
+        if not recorder.is_done(subject(comparison, entry, seed))
+    ]
+    jobs = {job.folder: job for seed, entry in missing for job in _jobs(comparison, entry, seed, folder)}
+    failures = train_networks(
+        list(jobs.values()), workers=workers, say=say, progress=progress, data_root=data_root, command=command
+    )
+    shelf = _Shelf(ood, data_root)
+    for seed, entry in missing:
+        whose = subject(comparison, entry, seed)
+        needed = [job.folder for job in _jobs(comparison, entry, seed, folder)]
+        error = next((failures[one] for one in needed if one in failures), None)
+        if error is not None:
+            recorder.record_failure(whose, error)
+        else:
+            say(f"Measure {entry.name} on {whose.network}, seed {seed}")
+            error = recorder.record(whose, shelf.take(needed, seed), entry.make)
+        if error is not None:
+            say(f"Failed: {entry.name} on {whose.network}, seed {seed}: {error}")
+    return latest(recorder.rows.read())
+
+
+def make_recorder(comparison: Comparison, folder: Path, command: str = "") -> Recorder:
+    """What keeps the rows and the scores of a comparison."""
+    return Recorder(
+        RowFile(folder / ROWS), folder / SCORES, comparison.ood, comparison.false_alarm_rate, command=command
+    )
+
+
+def subject(comparison: Comparison, entry: Entry, seed: int) -> Subject:
+    """Whose rows those of a detector are."""
+    return Subject(entry.name, comparison.label(entry), comparison.data, seed, entry.members)
+
+
+def write_report(comparison: Comparison, output: str | os.PathLike[str]) -> list[Path]:
+    """Writes what was found to the folder of a comparison: tables and, where matplotlib is installed, figures.
+
+    The figures are those of the first seed.
+
+    Returns:
+        The files.
+    """
+    folder = Path(output)
+    recorder, table = make_recorder(comparison, folder), folder / TABLE
+    write_bytes(table, to_markdown(latest(recorder.rows.read())).encode())
+    subjects = [subject(comparison, entry, comparison.seeds[0]) for entry in comparison.detectors]
+    scores = {
+        f"{one.detector} on {one.network}": recorder.read_scores(one) for one in subjects if recorder.is_done(one)
+    }
+    if not scores or find_spec("matplotlib") is None:
+        return [table]
+    return [table, *draw_scores(scores, comparison.data, comparison.ood, folder / FIGURES)]
+
+
+def _short_name(one: Subject, among: Sequence[Subject]) -> str:
+    """The detector's name, with the network's where another network has the same detector."""
+    alone = sum(other.detector == one.detector for other in among) == 1
+    return one.detector if alone else f"{one.detector} on {one.network}"
+
+
+class _Shelf:
+    """Trained networks of one seed at a time, each loaded once."""
+
+    def __init__(self, ood: Sets, data_root: str | os.PathLike[str] | None):
+        self._ood, self._data_root = ood, data_root
+        self._seed: int | None = None
+
+    def take(self, folders: list[Path], seed: int) -> TrainedNetwork | Members:
+        """The network in a folder, or the members in several."""
+        if seed != self._seed:
+            self._seed, self._networks = seed, dict[Path, TrainedNetwork]()
+            # The split is that of the seed, and the same for all networks
+            self._sets = by_name(load_run(folders[0]).load_data(root=self._data_root), self._ood)
+        for folder in folders:
+            if folder not in self._networks:
+                self._networks[folder] = TrainedNetwork(load_run(folder), self._sets)
+        found = [self._networks[folder] for folder in folders]
+        return Members(found) if len(found) > 1 else found[0]
+
+
+def _try_out(comparison: Comparison, inputs: Mapping[str, Any]) -> None:
+    """Makes every detector around untrained networks: what is wrong with one is said before anything is trained."""
+    models = {name: comparison.run_config(name, 0).make_model(inputs) for name in comparison.networks}
+    for entry in comparison.detectors:
+        model = models[entry.network]
+        entry.make([model] * entry.members if entry.members > 1 else model)
+
+
+def _write_down(comparison: Comparison, folder: Path) -> None:
+    """Keeps the comparison in its folder; one that contradicts what is there is refused."""
+    check_writable(folder)
+    path, here = folder / CONFIG, comparison.to_json()
+    if path.is_file():
+        there = json.loads(path.read_text())
+        for name, was, now in differences(_common(there, here), _common(here, there)):
+            raise InputError(
+                f"The comparison in {folder} has {name}={was}, and this one {name}={now}: choose another folder."
+            )
+    elif any(folder.iterdir()):
+        raise InputError(f"{folder} holds files that are not a comparison's: choose another folder.")
+    write_json(path, here)
+
+
+def _common(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """What may not change: everything but what the other comparison does not have, or has more of."""
+    own, others = ({(e["name"], e["network"]): e for e in c["detectors"]} for c in (one, other))
+    return {
+        **{name: value for name, value in one.items() if name not in ("ood", "seeds")},
+        "networks": {name: network for name, network in one["networks"].items() if name in other["networks"]},
+        "detectors": {" on ".join(key): entry for key, entry in own.items() if key in others},
+    }
+
+
+def _jobs(comparison: Comparison, entry: Entry, seed: int, folder: Path) -> list[Job]:
+    """The networks that a detector needs."""
+    stem = f"{entry.network}-seed{seed}"
+    names = [stem, *(f"{stem}-member{member}" for member in range(1, entry.members))]
+    return [
+        Job(folder / NETWORKS / name, comparison.run_config(entry.network, seed, member))
+        for member, name in enumerate(names)
+    ]

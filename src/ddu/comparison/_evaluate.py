@@ -1,0 +1,74 @@
+"""One run, and the detectors that can be put around its network."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddu.comparison._catalogue import KINDS, find_kind
+from ddu.comparison._config import Entry, network_label
+from ddu.comparison._networks import TrainedNetwork, by_name, load_ood
+from ddu.comparison._record import Recorder, Subject
+from ddu.comparison._training import Say
+from ddu.errors import InputError
+from ddu.evaluation import Row, RowFile, latest
+from ddu.runs import Run, make_detector
+
+# What is asked of any network with a linear head
+_DEFAULT = ("ddu", "softmax", "energy", "mahalanobis")
+
+
+def evaluate(
+    run: Run,
+    ood: Sequence[str],
+    detectors: Sequence[str] | None = None,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    data_root: str | os.PathLike[str] | None = None,
+    command: str = "",
+    say: Say = lambda words: None,
+) -> list[Row]:
+    """Puts detectors around the network of a run, and measures them on its test set and on OoD sets.
+
+    Rows that are in the file already are not measured again.
+
+    Args:
+        run: The run.
+        ood: The out-of-distribution sets, by name.
+        detectors: Names of `list_detectors()`; by default ddu, softmax, energy and mahalanobis or, of a network that
+            was trained for another detector, that one.
+        output: The file for rows, CSV or JSON lines; by default `rows.csv` in the folder of the run. What detectors say
+            of each input goes to the folder `scores` beside it.
+        data_root: Where the data is; see `ddu.data.load`.
+        command: What to write down as the command that gives the rows again.
+        say: Is told what is being done.
+
+    Returns:
+        The rows of these detectors, one a key.
+    """
+    model = run.load_model()
+    own = make_detector(model).name
+    names = detectors or (_DEFAULT if own == "ddu" else (own,))
+    for name in names:
+        if find_kind(name).members > 1:
+            raise InputError(f"{name} needs several networks, and a run has one: `ddu compare` trains them.")
+    entries = [Entry.parse(name) for name in dict.fromkeys(names)]
+    for entry in entries:
+        entry.make(model)
+    path = Path(output or run.folder / "rows.csv")
+    config = run.config
+    recorder = Recorder(RowFile(path), path.parent / "scores", ood, config.false_alarm_rate, command=command)
+    network = TrainedNetwork(run, by_name(run.load_data(root=data_root), load_ood(ood, config.data, data_root)))
+    for entry in entries:
+        whose = Subject(entry.name, network_label(config), config.data, config.seed)
+        if not recorder.is_done(whose):
+            say(f"Measure {entry.name}")
+            error = recorder.record(whose, network, entry.make)
+            if error is not None:
+                say(f"Failed: {entry.name}: {error}")
+    asked = {(entry.name, network_label(config)) for entry in entries}
+    return [row for row in latest(recorder.rows.read()) if (row.detector, row.network) in asked]
+
+
+def list_detectors() -> list[str]:
+    """The names that `evaluate` and the files of `ddu compare` know."""
+    return list(KINDS)

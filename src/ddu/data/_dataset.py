@@ -1,0 +1,146 @@
+"""Labelled inputs that are read as normalised tensors, a batch at a time."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from ddu.data._pixels import fitted, normalised
+from ddu.errors import InputError
+
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class DataInfo:
+    """What a set holds, and how its inputs are brought to the scale that networks like.
+
+    Attributes:
+        name: What it is called.
+        shape: Of one input: (channels, height, width), or (features,).
+        classes: The names of the classes, in the order of the labels.
+        mean: Of each channel, with images in [0, 1]; empty for inputs that are taken as they are.
+        std: The standard deviation of each channel, likewise.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    @property
+    def is_image(self) -> bool:
+        return len(self.shape) == 3
+
+
+class Inputs(Protocol):
+    """Rows that can be picked by an array of indices: an array, or something that reads or decodes them."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any, /) -> Any: ...
+
+
+class ArrayDataset(Dataset[Batch]):
+    """Inputs and labels in arrays, possibly memory-mapped; indexing gives normalised float tensors.
+
+    A batch is cut out of the array and normalised as a whole, many times faster than sample by sample: `loader` and
+    any `DataLoader(..., collate_fn=collated)` get batches, `dataset[3]` is one sample. Nothing is ever augmented here.
+
+    Args:
+        inputs: Images (sample, height, width, channel), bytes or floats in [0, 1]; or vectors (sample, feature).
+        labels: Integers, (sample,).
+        info: Names the classes and holds mean and deviation; images of another size or with other channels than
+            `info.shape` are brought to it as they are read.
+
+    >>> info = DataInfo("two squares", (1, 2, 2), ("black", "white"), mean=(0.5,), std=(0.5,))
+    >>> images = np.array([[[[0], [0]]] * 2, [[[255], [255]]] * 2], dtype=np.uint8).reshape(2, 2, 2, 1)
+    >>> x, y = ArrayDataset(images, np.array([0, 1]), info).__getitems__([1, 0])
+    >>> x.shape, x.flatten(1).mean(1).tolist(), y.tolist()
+    (torch.Size([2, 1, 2, 2]), [1.0, -1.0], [1, 0])
+    """
+
+    def __init__(self, inputs: Inputs, labels: np.ndarray, info: DataInfo):
+        if len(inputs) != len(labels):
+            raise InputError(f"The set {info.name} has {len(inputs)} inputs and {len(labels)} labels.")
+        self.inputs: Any = inputs
+        self.labels = labels
+        self.info = info
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> Batch:
+        inputs, labels = self.__getitems__([index])
+        return inputs[0], labels[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        rows = np.asarray(indices)
+        labels = torch.from_numpy(self.labels[rows]).long()
+        if not self.info.is_image:
+            return torch.from_numpy(self.inputs[rows]).float(), labels
+        return normalised(self._pixels(rows), self.info.mean, self.info.std), labels
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.info.name}, {len(self):,} of {self.info.shape})"
+
+    def subset(self, indices: Sequence[int] | np.ndarray | Tensor) -> Self:
+        """Some of the samples, in the order of `indices`."""
+        rows = np.arange(len(self))[np.asarray(indices)]
+        in_memory = isinstance(self.inputs, np.ndarray) and not isinstance(self.inputs, np.memmap)
+        return self._with(inputs=self.inputs[rows] if in_memory else Rows(self.inputs, rows), labels=self.labels[rows])
+
+    def like(self, info: DataInfo) -> Self:
+        """The same inputs with the size, the channels and the normalisation of another set.
+
+        This is how a network that was trained on the other set has to be shown this one.
+        """
+        if self.info.is_image != info.is_image or (not info.is_image and self.info.shape != info.shape):
+            raise InputError(
+                f"Inputs of {self.info.name}, {self.info.shape}, cannot be shown as {info.name}, {info.shape}."
+            )
+        return self._with(info=replace(self.info, shape=info.shape, mean=info.mean, std=info.std))
+
+    def _pixels(self, rows: np.ndarray) -> np.ndarray:
+        """Images (sample, height, width, channel) of the shape that `info` says."""
+        return fitted(self.inputs[rows], self.info.shape)
+
+    def _with(self, **changes: Any) -> Self:
+        other = copy.copy(self)
+        other.__dict__.update(changes)
+        return other
+
+
+class Rows:
+    """Some rows of something large, read only when they are asked for."""
+
+    def __init__(self, source: Inputs, rows: np.ndarray):
+        self.source, self.rows = (source.source, source.rows[rows]) if isinstance(source, Rows) else (source, rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: np.ndarray) -> Any:
+        return self.source[self.rows[rows]]
+
+
+def collated(batch: Any) -> Any:
+    """What `__getitems__` gave, if it is a batch already; samples in a list are stacked."""
+    return default_collate(batch) if isinstance(batch, list) else batch
+
+
+def loader(
+    dataset: Dataset[Batch], batch_size: int = 512, *, shuffle: bool = False, workers: int = 0
+) -> DataLoader[Batch]:
+    """A loader of whole batches, in order or shuffled by torch's own random state."""
+    return DataLoader(dataset, batch_size, shuffle=shuffle, num_workers=workers, collate_fn=collated)

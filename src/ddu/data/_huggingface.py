@@ -1,0 +1,67 @@
+"""A Hugging Face data set as one of ours."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ddu.data._dataset import ArrayDataset, DataInfo
+from ddu.data._pixels import decoded
+from ddu.data.sources._constants import usual_scale
+from ddu.data.sources.folder import common_shape
+from ddu.errors import InputError, LabelError
+from ddu.extras import require
+
+
+class HuggingFaceDataset(ArrayDataset):
+    """Images of a Hugging Face data set, decoded as they are asked for; `from_huggingface` makes one."""
+
+    def _pixels(self, rows: np.ndarray) -> np.ndarray:
+        return np.stack([decoded(image, self.info.shape) for image in self.inputs[rows]])
+
+
+def from_huggingface(dataset: Any, image: str = "image", label: str = "label") -> HuggingFaceDataset:
+    """Reads a split of a Hugging Face data set.
+
+    Small images that all have one size keep it, others are shown at 224 x 224; `like` gives them any other size.
+
+    Args:
+        dataset: A `datasets.Dataset`, such as `datasets.load_dataset("mnist", split="train")`.
+        image: The column of the images: Pillow's, or arrays of bytes.
+        label: The column of the labels: a `ClassLabel`, or any values, which are numbered in their order.
+    """
+    if isinstance(dataset, Mapping):
+        raise InputError(f"This is a dictionary of the splits {', '.join(map(repr, dataset))}: give one of them.")
+    if not hasattr(dataset, "__len__"):
+        raise InputError("A data set that is streamed has no length and no order: load it with streaming=False.")
+    for column in (image, label):
+        if column not in dataset.column_names:
+            raise InputError(f"There is no column {column!r}, only {', '.join(map(repr, dataset.column_names))}.")
+    values = np.asarray(dataset[label][:])
+    names = getattr(dataset.features[label], "names", None)
+    if names is None:
+        found, labels = np.unique(values, return_inverse=True)
+        names = map(str, found)
+    else:
+        labels = values
+        if len(labels) and labels.min() < 0:
+            raise LabelError(f"{np.sum(labels < 0):,} of the {len(labels):,} labels are -1, so this split has none.")
+    images = _Column(dataset, image)
+    shape = common_shape(images[np.unique(labels, return_index=True)[1]])
+    info = DataInfo(dataset.info.dataset_name or "huggingface", shape, tuple(names), **usual_scale(shape))
+    return HuggingFaceDataset(images, labels.astype(np.int64), info)
+
+
+class _Column:
+    """The images of a data set, by row."""
+
+    def __init__(self, dataset: Any, name: str):
+        self.dataset, self.name = dataset.select_columns(name), name
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, rows: np.ndarray) -> list[Any]:
+        pillow = require("PIL.Image", extra="data", purpose="Reading images")
+        images = self.dataset[rows.tolist()][self.name]
+        return [each if hasattr(each, "convert") else pillow.fromarray(np.asarray(each, np.uint8)) for each in images]

@@ -1,0 +1,188 @@
+"""A corrupted copy of a whole set on disk, in the layout of CIFAR-10-C."""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ddu._version import __version__
+from ddu.data.corruptions._corrupt import check_seed, check_set, corrupt
+from ddu.data.corruptions._files import file_digest, write_array
+from ddu.data.corruptions._parallel import CHUNK, Step, checked_workers, over_chunks
+from ddu.data.corruptions._registry import CORRUPTIONS, SEVERITIES, Corruption, check_severity, find_corruption
+from ddu.errors import InputError, LabelError
+from ddu.extras import require
+from ddu.files import write_json
+from ddu.progress import track
+
+FORMAT = "ddu-corruptions"
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+LABELS = "labels.npy"
+
+
+def generate(
+    images: np.ndarray,
+    labels: np.ndarray,
+    folder: str | os.PathLike[str],
+    *,
+    corruptions: Sequence[str] = CORRUPTIONS,
+    severities: Sequence[int] = SEVERITIES,
+    seed: int = 0,
+    workers: int | None = None,
+    progress: bool | None = None,
+) -> Path:
+    """Writes corrupted copies of a set in the layout of CIFAR-10-C.
+
+    `<corruption>.npy` holds all images at the first severity, then all at the second, and so on; `labels.npy` holds
+    their labels, likewise repeated; `manifest.json` says what they were made of and how. A file appears once it is
+    whole. Called again after an interruption of any kind, this goes on after the last whole file, and the result is the
+    same to the byte. A folder that holds another set, or the official archive, is refused.
+
+    With more than one worker a script must call this under `if __name__ == "__main__":`, as for all multiprocessing.
+
+    Args:
+        images: Bytes, (image, height, width, 3); may be memory-mapped.
+        labels: Classes from 0 to 255, (image,).
+        folder: Where to write.
+        corruptions: Which of `CORRUPTIONS`; others may be added later.
+        severities: Which of 1 to 5, in the order in which they are written.
+        seed: Decides all randomness.
+        workers: How many processes; by default one for each core.
+        progress: Whether to draw a bar; by default on a terminal.
+
+    Returns:
+        The folder.
+    """
+    check_set(images)
+    check_seed(seed)
+    labels = _checked_labels(labels, len(images))
+    chosen = [find_corruption(name) for name in dict.fromkeys(corruptions)]
+    for severity in severities:
+        check_severity(severity)
+    workers = checked_workers(workers)
+    folder = Path(folder)
+    identity = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "seed": int(seed),
+        "severities": [int(severity) for severity in severities],
+        "shape": list(images.shape),
+        "images_sha256": _digest(images),
+        "labels_sha256": _digest(labels),
+    }
+    made_with = {corruption.name: _made_with(corruption) for corruption in chosen}
+    files = _finished_files(folder, identity)
+
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_manifest(folder, identity, files)
+    write_array(folder / LABELS, (len(severities) * len(labels),), [labels] * len(severities))
+
+    missing = [
+        name
+        for name in track(list(made_with), "Checking", show=progress if files else False)
+        if not _is_whole(folder / f"{name}.npy", files.get(name), made_with[name])
+    ]
+    chunks = over_chunks(
+        _corrupt_chunk,
+        images,
+        missing,
+        severities,
+        seed=seed,
+        workers=workers,
+        description="Corrupting",
+        progress=progress,
+    )
+    shape = (len(severities) * len(images), *images.shape[1:])
+    with closing(chunks):
+        for name, of_name in groupby(chunks, key=lambda chunk: chunk[0].name):
+            path = folder / f"{name}.npy"
+            digest = write_array(path, shape, (corrupted for _, corrupted in of_name))
+            files[name] = {"sha256": digest, "bytes": path.stat().st_size, **made_with[name]}
+            _write_manifest(folder, identity, files)
+    return folder
+
+
+def _corrupt_chunk(images: np.ndarray, step: Step, seed: int) -> np.ndarray:
+    return corrupt(images, step.name, step.severity, seed=seed, start=step.start)
+
+
+def _checked_labels(labels: np.ndarray, count: int) -> np.ndarray:
+    """Labels as bytes, as in the official archive."""
+    labels = np.asarray(labels)
+    if labels.shape != (count,):
+        raise LabelError(f"There are {count} images, so labels must have the shape ({count},). Got {labels.shape}.")
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise LabelError(f"Labels must be whole numbers. Got {labels.dtype}.")
+    if not 0 <= labels.min() <= labels.max() <= 255:
+        raise LabelError(f"Labels are stored as bytes, from 0 to 255. Got {labels.min()} to {labels.max()}.")
+    return labels.astype(np.uint8)
+
+
+def _digest(array: np.ndarray) -> str:
+    """SHA-256 of an array's content, read in parts."""
+    digest = hashlib.sha256()
+    for start in range(0, len(array), CHUNK):
+        digest.update(np.ascontiguousarray(array[start : start + CHUNK]).data)
+    return digest.hexdigest()
+
+
+def _made_with(corruption: Corruption) -> dict[str, Any]:
+    """What else decides the bytes of a file: constants, and whose random numbers, filters and JPEG they are."""
+    scipy, pillow = (require(name, extra="data", purpose="ddu.data.corruptions") for name in ("scipy", "PIL"))
+    return {
+        "constants": {name: list(values) for name, values in corruption.constants.items()},
+        "versions": {
+            "ddu": __version__,
+            "numpy": np.__version__,
+            "scipy": scipy.__version__,
+            "pillow": pillow.__version__,
+        },
+    }
+
+
+def _finished_files(folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
+    """What the folder's manifest says of its files, by corruption; refuses a folder that holds another set."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file: corrupted images are written to a folder, so give another name.")
+    path = folder / MANIFEST
+    if not path.exists():
+        strangers = [name for name in (LABELS, *(f"{name}.npy" for name in CORRUPTIONS)) if (folder / name).exists()]
+        if strangers:
+            raise InputError(
+                f"{folder} holds {strangers[0]}, and no {MANIFEST} that says how it was made: give another folder."
+            )
+        return {}
+    try:
+        manifest = json.loads(path.read_text())
+        found, files = {key: manifest[key] for key in identity}, manifest["files"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} does not describe corrupted images: give another folder.") from error
+    for key, wanted in identity.items():
+        if found[key] != wanted:
+            raise InputError(
+                f"{folder} holds another set, with {key} {found[key]}, not {wanted}: "
+                "give another folder, or delete that one."
+            )
+    return files
+
+
+def _is_whole(path: Path, entry: dict[str, Any] | None, made_with: dict[str, Any]) -> bool:
+    """Whether a file is there, made as it would be made now, and unchanged since."""
+    return (
+        entry is not None
+        and all(entry.get(key) == value for key, value in made_with.items())
+        and path.is_file()
+        and path.stat().st_size == entry["bytes"]
+        and file_digest(path) == entry["sha256"]
+    )
+
+
+def _write_manifest(folder: Path, identity: dict[str, Any], files: dict[str, Any]) -> None:
+    write_json(folder / MANIFEST, {**identity, "files": files})

@@ -1,0 +1,158 @@
+"""Folders of images, a subfolder a class; below `train/` and `test/` (or `val/`) where there are splits."""
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddu.data._dataset import ArrayDataset, DataInfo
+from ddu.data._pixels import decoded
+from ddu.data._registry import Source, register_prefix
+from ddu.data.sources._constants import usual_scale
+from ddu.errors import DataError, DataWarning
+from ddu.extras import require
+from ddu.progress import track
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+SMALL = 96  # pixels: up to here images that all have one size keep it
+USUAL = 224  # the size of all others, as for ImageNet
+
+_SPLITS = ("train", "val", "test")
+_NAMED_AT_MOST = 5
+
+
+class FolderDataset(ArrayDataset):
+    """Images in files, decoded with Pillow as they are asked for.
+
+    Like an `ArrayDataset`, with the files' names as `inputs`: `subset` and `like` decode nothing, and each image is
+    scaled once, from its own size to that of `info`.
+
+    Args:
+        files: Their names.
+        labels: Integers, (sample,).
+        info: Names the classes and holds size, mean and deviation.
+        kept: The share of an image's shorter side that is not cut off.
+    """
+
+    def __init__(self, files: Sequence[str], labels: np.ndarray, info: DataInfo, *, kept: float = 1.0):
+        super().__init__(np.array(files, dtype=np.dtypes.StringDType()), labels, info)
+        self.kept = kept
+
+    def _pixels(self, rows: np.ndarray) -> np.ndarray:
+        return np.stack([_read_image(file, self.info.shape, self.kept) for file in self.inputs[rows]])
+
+
+def _read_image(file: str, shape: tuple[int, ...], kept: float) -> np.ndarray:
+    with _opened(file) as image:
+        return decoded(image, shape, kept)
+
+
+@contextmanager
+def _opened(file: str) -> Iterator["Image.Image"]:
+    """An image, or an error that says which one it is."""
+    pillow = require("PIL.Image", extra="data", purpose="Reading images")
+    try:
+        with pillow.open(file) as image:
+            yield image
+    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
+        raise DataError(f"{file} cannot be read as an image: {error}.") from error
+
+
+def class_folders(folder: Path) -> dict[str, Path]:
+    """The subfolders of a folder by name, in order."""
+    try:
+        found = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    except OSError as error:
+        raise DataError(f"The folder {folder} cannot be read: {error.strerror}.") from error
+    return {name: folder / name for name in found}
+
+
+def list_images(folders: Mapping[str, Path]) -> tuple[list[str], np.ndarray]:
+    """The images of each class and their labels; a class without images is an error, other files are left out.
+
+    Args:
+        folders: The folder of each class, in the order of the labels.
+    """
+    files, labels, strangers = [], [], []
+    for label, (name, folder) in enumerate(track(folders.items(), "Listing images")):
+        images = []
+        for path, subfolders, entries in os.walk(folder):
+            subfolders.sort()
+            for entry in sorted(entry for entry in entries if not entry.startswith(".")):
+                (images if entry.lower().endswith(EXTENSIONS) else strangers).append(os.path.join(path, entry))
+        if not images:
+            raise DataError(f"The class {name!r} is empty: there is no image in {folder}.")
+        files += images
+        labels += [label] * len(images)
+    if strangers:
+        named = ", ".join(strangers[:_NAMED_AT_MOST]) + (", ..." if len(strangers) > _NAMED_AT_MOST else "")
+        warnings.warn(f"Left out {len(strangers)} of the files, which are no images: {named}", DataWarning, 2)
+    return files, np.array(labels, dtype=np.int64)
+
+
+@register_prefix("folder", "PATH")
+def open_folder(path: str) -> Source:
+    """Images of your own, a subfolder a class."""
+    folder = Path(path).expanduser()
+    parts = _parts(folder)
+    first = next(iter(parts))
+    classes = tuple(class_folders(parts[first]))
+    if not classes:
+        raise DataError(f"{parts[first]} has no subfolders: every class needs one, with its images in it.")
+
+    @cache
+    def listed(split: str) -> tuple[list[str], np.ndarray]:
+        found = class_folders(parts[split])
+        for name in classes:
+            if name not in found:
+                raise DataError(f"{parts[split]} has no folder for the class {name!r}, and {parts[first]} has one.")
+        for name in found:
+            if name not in classes:
+                raise DataError(f"{parts[split]} has a folder {name!r}, and {parts[first]} has no such class.")
+        return list_images(found)
+
+    files, labels = listed(first)
+    shape = common_shape(_headers(files[row] for row in np.unique(labels, return_index=True)[1]))
+    info = DataInfo(f"folder:{path}", shape, classes, **usual_scale(shape))
+
+    def read(split: str, root: Path) -> ArrayDataset:
+        return FolderDataset(*listed(split), info)
+
+    files = {split: (str(part.absolute()),) for split, part in parts.items()}
+    remedy = "Splits are subfolders, train and test (or val), with the classes in each."
+    return Source(info, read, files, remedy=remedy, place=folder)
+
+
+def _parts(folder: Path) -> dict[str, Path]:
+    """The folder of each split: one with nothing but train, val and test below it has those, any other is one split."""
+    found = class_folders(folder)
+    if not found or not found.keys() <= set(_SPLITS):
+        return {"train": folder}
+    if "test" not in found and "val" in found:
+        found["test"] = found.pop("val")
+    return {split: found[split] for split in _SPLITS if split in found}
+
+
+def common_shape(images: Iterable["Image.Image"]) -> tuple[int, int, int]:
+    """The shape to show images at, told by some of them: small ones of one size keep it, grey ones stay grey."""
+    described = {(image.height, image.width, image.mode) for image in images}
+    heights, widths, modes = (set(column) for column in zip(*described, strict=True))
+    height, width = max(heights), max(widths)
+    if len(heights) > 1 or len(widths) > 1 or max(height, width) > SMALL:
+        height = width = USUAL
+    return 1 if modes <= {"1", "L"} else 3, height, width
+
+
+def _headers(files: Iterable[str]) -> Iterator["Image.Image"]:
+    """Images of which nothing but size and mode has been read."""
+    for file in files:
+        with _opened(file) as image:
+            yield image

@@ -1,0 +1,114 @@
+"""Scores and predictions into values, by the names of `METRICS`. Pure functions; larger scores are more uncertain."""
+
+from torch import Tensor
+
+from ddu.errors import InputError
+from ddu.evaluation._metrics import COVERAGES
+from ddu.metrics import (
+    accuracy,
+    auroc,
+    average_precision,
+    brier_score,
+    expected_calibration_error,
+    fpr_at_id_kept,
+    fpr_at_tpr,
+    negative_log_likelihood,
+    risk_coverage,
+    selective_accuracy,
+)
+
+
+def ood_metrics(in_scores: Tensor, out_scores: Tensor) -> dict[str, float]:
+    """How well a score tells out of distribution, the positive class, from in distribution.
+
+    Args:
+        in_scores: Uncertainties of in-distribution inputs, (n,).
+        out_scores: Uncertainties of out-of-distribution inputs, (m,).
+
+    Returns:
+        auroc; aupr_out and aupr_in, with the kind named as the positive class; fpr95, the share of iD inputs flagged
+        when 95 % of OoD inputs are found; fpr95_in, the share of OoD inputs that pass when 95 % of iD inputs are kept.
+    """
+    in_scores, out_scores = in_scores.double(), out_scores.double()
+    return {
+        "auroc": auroc(in_scores, out_scores),
+        "aupr_out": average_precision(in_scores, out_scores),
+        "aupr_in": average_precision(-out_scores, -in_scores),
+        "fpr95": fpr_at_tpr(in_scores, out_scores, 0.95),
+        "fpr95_in": fpr_at_id_kept(in_scores, out_scores, 0.95),
+    }
+
+
+def classification_metrics(logits: Tensor, labels: Tensor, temperature: float = 1.0) -> dict[str, float]:
+    """How right and how well calibrated predictions are, as trained and after division of the logits by a temperature.
+
+    Args:
+        logits: Logits as trained, (sample, class). For an ensemble, the logarithms of its mean probabilities.
+        labels: True classes, (sample,).
+        temperature: The temperature that was fitted on held-out data.
+
+    Returns:
+        accuracy and temperature; nll, brier, ece (15 equal-width bins) and ece_adaptive (15 bins of equally many
+        samples) after temperature scaling; nll_uncalibrated, brier_uncalibrated and ece_uncalibrated before it.
+    """
+    if not temperature > 0:
+        raise InputError(f"A temperature must be above 0. Got {temperature}.")
+    logits = logits.double()
+    scaled = logits / temperature
+    uncalibrated, probs = logits.softmax(1), scaled.softmax(1)
+    return {
+        "accuracy": accuracy(probs, labels),
+        "temperature": float(temperature),
+        "nll": negative_log_likelihood(scaled, labels),
+        "nll_uncalibrated": negative_log_likelihood(logits, labels),
+        "brier": brier_score(probs, labels),
+        "brier_uncalibrated": brier_score(uncalibrated, labels),
+        "ece": expected_calibration_error(probs, labels),
+        "ece_uncalibrated": expected_calibration_error(uncalibrated, labels),
+        "ece_adaptive": expected_calibration_error(probs, labels, adaptive=True),
+    }
+
+
+def selective_metrics(uncertainty: Tensor, correct: Tensor) -> dict[str, float]:
+    """How right a classifier is that refuses its most uncertain predictions.
+
+    Args:
+        uncertainty: Larger is refused earlier, (n,).
+        correct: Whether each prediction is right, (n,). Out-of-distribution inputs have no right prediction.
+
+    Returns:
+        aurc, the mean error rate over all coverages; accuracy_at_80, _90 and _95, the accuracy when that many per cent
+        are answered.
+    """
+    accuracies = selective_accuracy(uncertainty, correct, COVERAGES)
+    return {"aurc": risk_coverage(uncertainty, correct).area} | {
+        f"accuracy_at_{100 * coverage:.0f}": value for coverage, value in zip(COVERAGES, accuracies, strict=True)
+    }
+
+
+def false_alarm_metrics(
+    in_log_density: Tensor, threshold: float, out_log_density: Tensor | None = None
+) -> dict[str, float]:
+    """What a calibrated threshold really does: inputs whose log-density is below it are called out of distribution.
+
+    Args:
+        in_log_density: Log-densities of in-distribution inputs that the threshold was not calibrated on, (n,).
+        threshold: The threshold.
+        out_log_density: Log-densities of out-of-distribution inputs, (m,).
+
+    Returns:
+        false_alarm_rate, the share of iD inputs that are called OoD; with OoD inputs also detection_rate, their share.
+    """
+    rates = {"false_alarm_rate": _share_below(in_log_density, threshold)}
+    if out_log_density is not None:
+        rates["detection_rate"] = _share_below(out_log_density, threshold)
+    return rates
+
+
+def _share_below(log_density: Tensor, threshold: float) -> float:
+    if log_density.numel() == 0 or log_density.isnan().any():
+        raise InputError(
+            f"A rate needs log-densities that are not NaN, at least one. Got {log_density.numel()}, of which "
+            f"{int(log_density.isnan().sum())} are NaN."
+        )
+    return float((log_density.double() < threshold).double().mean())

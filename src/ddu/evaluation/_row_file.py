@@ -1,0 +1,202 @@
+"""The file that rows are appended to.
+
+It is append-only: a row that is on disk stays, and of two rows with the same key the later one counts. Every row is one
+line, so whatever a killed process leaves behind is an unfinished last line, which is found and cut off.
+"""
+
+import csv
+import io
+import json
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from ddu.errors import ArtifactError, DDUWarning, InputError
+from ddu.evaluation._rows import Row, RowKey
+
+
+class RowFile:
+    """A file of rows: CSV, or JSON lines if it is called `.jsonl`.
+
+    Appending is safe: rows are flushed to disk before `append` returns, an exception while writing leaves the file as
+    it was, and an unfinished line from a process that was killed is cut off with a warning. Processes that share the
+    file take turns by a lock on it (except on Windows, which has no such lock: append from one process there).
+
+    >>> from tempfile import TemporaryDirectory
+    >>> row = Row(detector="ddu", network="lenet", data="mnist", seed=0, metric="accuracy", value=0.99)
+    >>> with TemporaryDirectory() as folder:
+    ...     file = RowFile(Path(folder) / "rows.csv")
+    ...     file.append([row])
+    ...     file.read() == [row]
+    True
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        if self.path.suffix not in _FORMATS:
+            raise InputError(
+                f"Rows are kept in {' and '.join(_FORMATS)} files. Got {self.path.name!r}: give it such a name."
+            )
+        self._format = _FORMATS[self.path.suffix]
+
+    def __repr__(self) -> str:
+        return f"RowFile({str(self.path)!r})"
+
+    def append(self, rows: Iterable[Row]) -> None:
+        """Adds rows at the end, all of them or none; only a killed process may leave the first few of them.
+
+        A folder that is missing is made.
+        """
+        lines = "".join(f"{self._format.encode(row)}\n" for row in rows)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # Unbuffered: nothing is left to be written when it is closed
+        with self.path.open("a+b", buffering=0) as file, _locked(file, exclusive=True):
+            whole, torn = self._content(file)
+            file.truncate(len(whole))
+            try:
+                _write(file, ((self._format.header if not whole else "") + lines).encode(errors="backslashreplace"))
+            except BaseException:
+                file.truncate(len(whole))
+                raise
+        if torn:
+            self._warn_of_torn_line(torn, "it was cut off")
+
+    def read(self) -> list[Row]:
+        """All rows, in the order they were appended; none if there is no file yet."""
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file, _locked(file, exclusive=False):
+            whole, torn = self._content(file)
+        if torn:
+            self._warn_of_torn_line(torn, "it is left out")
+        first = self._format.header.count("\n")
+        lines = whole.split(b"\n")[first:-1]
+        return [self._parse(number, line) for number, line in enumerate(lines, start=first + 1)]
+
+    def done(self, keys: Iterable[RowKey]) -> set[RowKey]:
+        """Those of the keys that have a value already. What failed is not done: it is tried again.
+
+        Ask for every key that a run gives: a process killed while it appended may have left only the first few.
+        """
+        measured = {row.key for row in self.read() if row.status == "ok"}
+        return measured.intersection(keys)
+
+    def _content(self, file: IO[bytes]) -> tuple[bytes, bytes]:
+        """The whole lines, and what there is of an unfinished one."""
+        file.seek(0)
+        content = file.read()
+        opening = self._format.opening.encode()
+        if not opening.startswith(content[: len(opening)]):
+            raise ArtifactError(
+                f"{self.path} does not begin with {self._format.opening!r}, so it was not written by this ddu: "
+                "give another name."
+            )
+        end = content.rfind(b"\n") + 1
+        return content[:end], content[end:]
+
+    def _parse(self, number: int, line: bytes) -> Row:
+        try:
+            return self._format.decode(line.decode())
+        except (ValueError, TypeError, csv.Error) as error:
+            raise ArtifactError(
+                f"Line {number} of {self.path} is not a row: {error}. Mend it, or start a new file."
+            ) from error
+
+    def _warn_of_torn_line(self, torn: bytes, consequence: str) -> None:
+        warnings.warn(
+            f"{self.path} ends in an unfinished line of {len(torn)} bytes, left by a process that was killed: "
+            f"{consequence}.",
+            DDUWarning,
+            stacklevel=3,
+        )
+
+
+class _Format(NamedTuple):
+    header: str  # written once, before the first row
+    opening: str  # what every file begins with
+    encode: Callable[[Row], str]
+    decode: Callable[[str], Row]
+
+
+def _encode_csv(row: Row) -> str:
+    line = io.StringIO()
+    cells = ["" if value is None else _escape(str(value)) for value in _typed(asdict(row)).values()]
+    csv.writer(line, lineterminator="").writerow(cells)
+    return line.getvalue()
+
+
+def _decode_csv(line: str) -> Row:
+    (cells,) = csv.reader([line], strict=True)
+    if len(cells) != len(_COLUMNS):
+        raise ValueError(f"it has {len(cells)} cells, and there are {len(_COLUMNS)} columns")
+    return Row(**_typed({name: _unescape(cell) or None for name, cell in zip(_COLUMNS, cells, strict=True)}))
+
+
+def _encode_json(row: Row) -> str:
+    return json.dumps(_typed(asdict(row)))
+
+
+def _decode_json(line: str) -> Row:
+    content = json.loads(line)
+    if not isinstance(content, dict) or set(content) != set(_COLUMNS):
+        raise ValueError(f"it does not have the names {', '.join(_COLUMNS)}")
+    return Row(**_typed(content))
+
+
+def _typed(content: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if value is None else _TYPES[name](value) for name, value in content.items()}
+
+
+# A line of the file is a row of the table, so what would break a line is written as \n, \r and \\
+_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r"}
+_UNESCAPES = {escaped: plain for plain, escaped in _ESCAPES.items()}
+
+
+def _escape(text: str) -> str:
+    return re.sub(r"[\\\n\r]", lambda match: _ESCAPES[match[0]], text)
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\[\\nr]", lambda match: _UNESCAPES[match[0]], text)
+
+
+_COLUMNS = tuple(field.name for field in fields(Row))
+_TYPES: dict[str, type] = dict.fromkeys(_COLUMNS, str) | {
+    "seed": int,
+    "severity": int,
+    "members": int,
+    "value": float,
+    "seconds": float,
+}
+_HEADER = ",".join(_COLUMNS) + "\n"
+_FORMATS = {
+    ".csv": _Format(_HEADER, _HEADER, _encode_csv, _decode_csv),
+    ".jsonl": _Format("", f'{{"{_COLUMNS[0]}": ', _encode_json, _decode_json),
+}
+
+
+def _write(file: IO[bytes], data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
+    os.fsync(file.fileno())
+
+
+@contextmanager
+def _locked(file: IO[bytes], *, exclusive: bool) -> Iterator[None]:
+    """Waits for the other processes that use the file. The lock goes with the process, however that ends."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        yield
+        return
+    fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)

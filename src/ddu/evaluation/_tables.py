@@ -1,0 +1,214 @@
+"""Rows of several seeds as tables: mean and standard error, the best marked, the paper's figure beside each."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from ddu.errors import InputError
+from ddu.evaluation import _table_formats as formats
+from ddu.evaluation._metrics import METRICS, Metric, describe
+from ddu.evaluation._paper import PaperFigure, paper_figure
+from ddu.evaluation._rows import Row, latest
+from ddu.metrics import MeanAndStandardError, mean_and_standard_error
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Line:
+    """Whose values stand in a line of a table."""
+
+    detector: str
+    network: str
+    members: int = 1
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether it runs a single network, and is no ensemble."""
+        return self.members == 1
+
+
+@dataclass(frozen=True)
+class Column:
+    """What stands in a column of a table; without a metric, nothing was measured before the runs failed."""
+
+    metric: str | None
+    ood: str | None = None
+    severity: int | None = None
+
+    @property
+    def description(self) -> Metric:
+        """How to read the values."""
+        return Metric("run") if self.metric is None else describe(self.metric)
+
+    @property
+    def heading(self) -> str:
+        """The column's title, with its unit and the direction that is better.
+
+        >>> Column("auroc", "svhn").heading
+        'AUROC svhn (%) ↑'
+        """
+        described = self.description
+        severity = None if self.severity is None else f"severity {self.severity}"
+        unit, arrow = "(%)" if described.share else None, {"higher": "↑", "lower": "↓", None: None}[described.better]
+        return " ".join(word for word in (described.label, self.ood, severity, unit, arrow) if word)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell of a table.
+
+    Attributes:
+        value: Mean, standard error and number of the seeds that have a value; None if none has.
+        failed: How many seeds failed.
+        paper: The paper's figure, where it has one.
+        best: Whether it is the best of its column.
+        best_deterministic: Whether it is the best of those that run a single network.
+    """
+
+    value: MeanAndStandardError | None
+    failed: int = 0
+    paper: PaperFigure | None = None
+    best: bool = False
+    best_deterministic: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """What detectors are worth on one training set; `tabulate` makes it from rows.
+
+    In each column the best entry is bold, and the best one that runs a single network is underlined. Entries that agree
+    in all digits that are written share a mark; one of which a seed failed gets none.
+
+    Attributes:
+        data: The training data.
+        lines: The detectors, those with a single network first.
+        columns: What was measured.
+        entries: The cells, (line, column).
+        failures: The rows of runs that failed and were not made good.
+    """
+
+    data: str
+    lines: tuple[Line, ...]
+    columns: tuple[Column, ...]
+    entries: tuple[tuple[Entry, ...], ...]
+    failures: tuple[Row, ...] = ()
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds most entries have."""
+        counts = Counter(entry.value.count for line in self.entries for entry in line if entry.value is not None)
+        return max(counts, key=lambda count: (counts[count], count), default=0)
+
+    def to_markdown(self) -> str:
+        """The table in Markdown, with notes below it."""
+        return formats.to_markdown(self)
+
+    def to_latex(self) -> str:
+        """The table as a LaTeX `tabular` for the package `booktabs`, with notes as comments below it."""
+        return formats.to_latex(self)
+
+    def to_csv(self) -> str:
+        """Every entry as a line of CSV, with all its digits: shares between 0 and 1, what does not exist empty."""
+        return formats.to_csv(self)
+
+    def to_rich(self) -> "RichTable":
+        """The table for the terminal, with notes below it."""
+        return formats.to_rich(self)
+
+
+def tabulate(rows: Iterable[Row], metrics: Sequence[str] | None = None) -> list[Table]:
+    """One table for each training set: detectors down, metrics across, every seed in the mean and its standard error.
+
+    Of rows with the same key the last counts. A run that failed and was not made good later is counted in the entries
+    that miss it, and told of in the notes.
+
+    Args:
+        rows: What was measured, as `RowFile.read` gives it.
+        metrics: Which metrics to show, in this order; by default all there are, in the order of `METRICS`.
+    """
+    rows = latest(rows)
+    if metrics is not None:
+        _check_metrics(metrics, rows)
+        rows = [row for row in rows if row.metric in (*metrics, None)]
+    order = [*(metrics or METRICS)]
+    return [_table(data, [row for row in rows if row.data == data], order) for data in _distinct(r.data for r in rows)]
+
+
+def _table(data: str, rows: list[Row], order: Sequence[str]) -> Table:
+    lines = sorted(_distinct(_line(row) for row in rows), key=lambda line: line.deterministic, reverse=True)
+    measured = _distinct(Column(row.metric, row.ood, row.severity) for row in rows if row.metric is not None)
+    columns = sorted(measured, key=lambda column: _place(column, order)) or [Column(metric=None)]
+    by_line = {line: [row for row in rows if _line(row) == line] for line in lines}
+    by_column = [
+        _marked(lines, column, [_entry(data, line, column, by_line[line]) for line in lines]) for column in columns
+    ]
+    failures = tuple(row for row in rows if row.status == "failed")
+    return Table(data, tuple(lines), tuple(columns), tuple(zip(*by_column, strict=True)), failures)
+
+
+def _entry(data: str, line: Line, column: Column, rows: list[Row]) -> Entry:
+    here = [row for row in rows if _concerns(row, column)]
+    values = {row.seed: row.value for row in here if row.value is not None}
+    failed = {row.seed for row in here if row.status == "failed"} - set(values)
+    paper = None
+    if here and column.metric is not None and column.severity is None:
+        paper = paper_figure(line.detector, line.network, data, column.metric, ood=column.ood, members=line.members)
+    return Entry(mean_and_standard_error(values.values()) if values else None, len(failed), paper)
+
+
+def _concerns(row: Row, column: Column) -> bool:
+    """Whether a row has the column's value, or tells of a failure that kept it from being measured."""
+    if (row.metric, row.ood, row.severity) == (column.metric, column.ood, column.severity):
+        return True
+    if row.status == "ok" or row.metric is not None:
+        return False
+    # A whole run failed, or a whole OoD set, or there is no other column to say it in
+    return row.ood is None or (row.ood, row.severity) == (column.ood, column.severity) or column.metric is None
+
+
+def _marked(lines: list[Line], column: Column, entries: list[Entry]) -> list[Entry]:
+    better = column.description.better
+    if better is None or len(lines) < 2:
+        return entries
+    # As written: what a reader cannot tell apart is equally good
+    written = [
+        float(column.description.write(entry.value.mean)) if entry.value and not entry.failed else None
+        for entry in entries
+    ]
+    choose = max if better == "higher" else min
+    best = choose((value for value in written if value is not None), default=None)
+    single = [value for value, line in zip(written, lines, strict=True) if value is not None and line.deterministic]
+    best_single = choose(single, default=None)
+    return [
+        replace(
+            entry,
+            best=value is not None and value == best,
+            best_deterministic=value is not None and line.deterministic and value == best_single,
+        )
+        for entry, value, line in zip(entries, written, lines, strict=True)
+    ]
+
+
+def _line(row: Row) -> Line:
+    return Line(row.detector, row.network, row.members)
+
+
+def _place(column: Column, order: Sequence[str]) -> int:
+    """By metric; the sort is stable, so OoD sets keep the order of the rows."""
+    return order.index(column.metric) if column.metric in order else len(order)
+
+
+def _distinct(items: Iterable[T]) -> list[T]:
+    return list(dict.fromkeys(items))
+
+
+def _check_metrics(metrics: Sequence[str], rows: list[Row]) -> None:
+    measured = _distinct(row.metric for row in rows if row.metric is not None)
+    missing = [metric for metric in metrics if metric not in measured]
+    if missing:
+        raise InputError(f"No row has the metric {missing[0]!r}. There are: {', '.join(measured) or 'none'}.")

@@ -1,0 +1,291 @@
+"""A run: one network trained on one set, with its detector, in a folder that says how it was made.
+
+config.json        model, data, recipe, seed, the command and the versions
+splits.npz         which training samples were trained on, and which were held out
+last.ckpt, best.ckpt, history.csv, tensorboard/
+model.safetensors  the trained weights
+detector/          the fitted and calibrated detector
+metrics.json       written last: its presence means that the run is finished
+"""
+
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import safetensors.torch
+import torch
+
+from ddu import data
+from ddu.calibration import conformal_rank
+from ddu.data import ArrayDataset, DataInfo
+from ddu.detectors import DDU, BaseDetector, load
+from ddu.errors import ArtifactError, InputError
+from ddu.files import versions, write_bytes, write_json
+from ddu.metrics import accuracy, expected_calibration_error, negative_log_likelihood
+from ddu.models import Classifier, create_model
+from ddu.training import Recipe, Training, check_writable, fit, is_main_process
+from ddu.types import Verdict
+
+CONFIG, SPLITS, WEIGHTS, DETECTOR, METRICS = (
+    "config.json",
+    "splits.npz",
+    "model.safetensors",
+    "detector",
+    "metrics.json",
+)
+
+_PLAIN = {"spectral_norm": None, "sensitive": False}
+
+METHODS: dict[str, dict[str, Any]] = {
+    "ddu": {},
+    "softmax": _PLAIN,
+}
+"""What a network can be trained for: the options of `create_model` that make it so."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides what a run gives.
+
+    Attributes:
+        model: A name of `ddu.list_models()`.
+        data: A name of `ddu.data.list_data()`.
+        recipe: How to train.
+        seed: Decides the split, the initial weights and the training.
+        limit: Use only so many training samples, drawn at random; None uses all.
+        false_alarm_rate: What the detector is calibrated for.
+        options: For `create_model`; they win over the recipe's own.
+        split_seed: Decides the split in place of the seed: members of an ensemble share what is held out.
+    """
+
+    model: str
+    data: str
+    recipe: Recipe
+    seed: int = 0
+    limit: int | None = None
+    false_alarm_rate: float = 0.01
+    options: Mapping[str, Any] = field(default_factory=dict)
+    split_seed: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The configuration as JSON has it."""
+        return json.loads(json.dumps(asdict(self)))
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        known: dict[str, Any] = {one.name: content[one.name] for one in fields(cls) if one.name in content}
+        recipe = known["recipe"]
+        known["recipe"] = Recipe(**(recipe | {"milestones": tuple(recipe["milestones"])}))
+        return cls(**known)
+
+    def make_model(self, inputs: Mapping[str, Any]) -> Classifier:
+        """The network with its initial weights, which depend on the seed alone.
+
+        Args:
+            inputs: What `create_model` has to know of the data, as `input_options` gives it.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return create_model(self.model, **{**inputs, **self.recipe.model, **self.options})
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run in a folder.
+
+    Attributes:
+        folder: Where it is.
+        config: What was run.
+        inputs: What the network has to know of the data; the data itself is not needed to load it.
+        metrics: How the network and its detector did on test data.
+    """
+
+    folder: Path
+    config: RunConfig
+    inputs: Mapping[str, Any]
+    metrics: dict[str, float]
+
+    def load_model(self) -> Classifier:
+        """The trained network, in evaluation mode."""
+        model = self.config.make_model(self.inputs)
+        model.load_state_dict(safetensors.torch.load_file(self.folder / WEIGHTS))
+        return model.eval()
+
+    def load_detector(self) -> BaseDetector:
+        """The fitted and calibrated detector around the trained network."""
+        return load(self.folder / DETECTOR, self.load_model())
+
+    def load_data(self, *, root: str | os.PathLike[str] | None = None) -> "RunData":
+        """The sets of the run, split as they were."""
+        with np.load(self.folder / SPLITS) as parts:
+            return _read_data(self.config, parts["train"], parts["validation"], root)
+
+
+@dataclass(frozen=True)
+class RunData:
+    """What a run trains on, what it holds out for validation and calibration, and what it is tested on."""
+
+    train: ArrayDataset
+    validation: ArrayDataset
+    test: ArrayDataset
+
+
+def load_run(folder: str | os.PathLike[str]) -> Run:
+    """Reads the folder of a finished run."""
+    folder = Path(folder)
+    for name in (CONFIG, METRICS):
+        if not (folder / name).is_file():
+            raise ArtifactError(f"There is no finished run in {folder}: it has no {name}. `ddu train` writes one.")
+    config, metrics = (json.loads((folder / name).read_text()) for name in (CONFIG, METRICS))
+    return Run(folder, RunConfig.from_json(config["run"]), config["inputs"], metrics)
+
+
+def train_run(
+    config: RunConfig,
+    output: str | os.PathLike[str],
+    *,
+    data_root: str | os.PathLike[str] | None = None,
+    command: str = "",
+    devices: int | None = None,
+    accelerator: str = "auto",
+    workers: int = 0,
+    progress: bool | None = None,
+) -> Run | None:
+    """Trains a network, fits and calibrates its detector, tests both, and leaves everything in a folder.
+
+    A run that was interrupted goes on where it was; a finished one is returned as it is. Whatever can be wrong with the
+    data, the model or the folder is found before the first epoch.
+
+    Args:
+        config: What to run.
+        output: The folder: a new or empty one, or that of the same run.
+        data_root: Where the data is; see `ddu.data.load`.
+        command: What to write down as the command that made the run.
+        devices: As in `ddu.training.fit`, like the rest.
+        accelerator: The same.
+        workers: The same.
+        progress: The same.
+
+    Returns:
+        The run; None in the helping processes of a training on several devices.
+    """
+    folder = Path(output)
+    if is_finished(folder, config):
+        return load_run(folder)
+    check_writable(folder)
+    inputs = input_options(data.info(config.data, root=data_root))
+    model = config.make_model(inputs)
+    parts = _split(config, data_root)
+    sets = _read_data(config, *parts, data_root)
+    conformal_rank(len(sets.validation), config.false_alarm_rate)  # or an error, now instead of after training
+    if is_main_process():
+        provenance = {"command": command, "versions": versions("lightning", "torchvision", "safetensors")}
+        write_json(folder / CONFIG, {"run": config.to_json(), "inputs": inputs, **provenance})
+        _write_splits(folder / SPLITS, *parts)
+    training = fit(
+        model,
+        sets.train,
+        sets.validation,
+        recipe=config.recipe,
+        output=folder,
+        seed=config.seed,
+        devices=devices,
+        accelerator=accelerator,
+        workers=workers,
+        progress=progress,
+    )
+    if not training.is_main:
+        return None
+    write_bytes(folder / WEIGHTS, safetensors.torch.save(model.cpu().state_dict()))
+    batches = {name: data.loader(getattr(sets, name), workers=workers) for name in ("train", "validation")}
+    detector = make_detector(model, sets.train.info.classes).fit(batches["train"], progress=progress)
+    detector.calibrate(batches["validation"], config.false_alarm_rate, progress=progress)
+    detector.save(folder / DETECTOR)
+    write_json(folder / METRICS, _metrics(training, detector, sets.test))
+    return load_run(folder)
+
+
+def make_detector(model: Classifier, class_names: Sequence[str] | None = None) -> BaseDetector:
+    """The detector that a network was trained for."""
+    return DDU(model, class_names=class_names)
+
+
+def input_options(info: DataInfo) -> dict[str, Any]:
+    """Options of `create_model` that follow from the data."""
+    if info.is_image:
+        channels, height, width = info.shape
+        return {"num_classes": info.num_classes, "in_channels": channels, "input_size": (height, width)}
+    return {"num_classes": info.num_classes, "in_features": info.shape[0]}
+
+
+def is_finished(folder: Path, config: RunConfig) -> bool:
+    """Whether a folder holds this run, finished; another run in it is an error."""
+    path = folder / CONFIG
+    if not path.is_file():
+        if folder.is_dir() and any(folder.iterdir()):
+            raise InputError(f"{folder} holds files that are not a run's: choose another folder.")
+        return False
+    there, here = json.loads(path.read_text())["run"], config.to_json()
+    for name, was, now in differences(there, here):
+        raise InputError(f"The run in {folder} has {name}={was}, and this one {name}={now}: choose another folder.")
+    return (folder / METRICS).is_file()
+
+
+def differences(there: dict[str, Any], here: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Names and both values of what differs, in nested dictionaries too."""
+    found = []
+    for name in {**there, **here}:
+        was, now = there.get(name), here.get(name)
+        if isinstance(was, dict) and isinstance(now, dict):
+            found += differences(was, now)
+        elif was != now:
+            found.append((name, was, now))
+    return found
+
+
+def _split(config: RunConfig, root: str | os.PathLike[str] | None) -> tuple[np.ndarray, np.ndarray]:
+    everything = data.load(config.data, "train", root=root)
+    seed = config.seed if config.split_seed is None else config.split_seed
+    train, validation = data.split(everything, config.recipe.validation_share, seed=seed)
+    if config.limit is not None:
+        shuffled = np.random.default_rng(seed).permutation(len(everything))[: config.limit]
+        chosen = np.sort(shuffled)
+        train, validation = (np.intersect1d(part, chosen) for part in (train, validation))
+    return train, validation
+
+
+def _read_data(
+    config: RunConfig, train: np.ndarray, validation: np.ndarray, root: str | os.PathLike[str] | None
+) -> RunData:
+    everything = data.load(config.data, "train", root=root)
+    test = data.load(config.data, "test", root=root)
+    return RunData(everything.subset(train), everything.subset(validation), test)
+
+
+def _write_splits(path: Path, train: np.ndarray, validation: np.ndarray) -> None:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, train=train, validation=validation)
+    write_bytes(path, buffer.getvalue())
+
+
+def _metrics(training: Training, detector: BaseDetector, test: ArrayDataset) -> dict[str, float]:
+    """How the network and its detector do on test data."""
+    batches = list(data.loader(test))
+    judged = [detector.predict(inputs) for inputs, _ in batches]
+    probs, labels = torch.cat([one.probs for one in judged]), torch.cat([labels for _, labels in batches])
+    alarms = np.concatenate([one.verdict == Verdict.OUT_OF_DISTRIBUTION for one in judged])
+    return {
+        "test_accuracy": accuracy(probs, labels),
+        "test_nll": negative_log_likelihood(probs.log(), labels),
+        "test_ece": expected_calibration_error(probs, labels),
+        "test_false_alarm_rate": float(alarms.mean()),
+        "temperature": detector.temperature,
+        "epoch": training.epoch,
+        "seconds": training.seconds,
+    }

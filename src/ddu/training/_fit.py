@@ -1,0 +1,292 @@
+"""`fit`: a network, data and a recipe in; a trained network out."""
+
+import logging
+import os
+import signal
+import tempfile
+import warnings
+from collections.abc import Iterator, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from ddu.data import collated
+from ddu.errors import InputError
+from ddu.extras import require
+from ddu.training._recipes import Recipe, find_recipe
+from ddu.training.objectives import CrossEntropy, Objective
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
+
+    from ddu.training._module import TrainingModule
+
+LAST, BEST = "last", "best"
+
+
+@dataclass(frozen=True)
+class Training:
+    """What came of a training.
+
+    Attributes:
+        model: The network that was given, with its trained weights, in evaluation mode.
+        history: One dictionary an epoch: epoch, lr, train and validation loss and accuracy, seconds.
+        epoch: The epoch whose weights they are, from 1.
+        is_main: Whether this is the process that reports and writes, out of several.
+    """
+
+    model: nn.Module
+    history: list[dict[str, float]]
+    epoch: int
+    is_main: bool = True
+
+    @property
+    def seconds(self) -> float:
+        """Time in epochs, over all sessions of a training that was interrupted."""
+        return sum(row["seconds"] for row in self.history)
+
+
+def fit(
+    model: nn.Module,
+    train: Dataset[Any],
+    validation: Dataset[Any] | None = None,
+    *,
+    recipe: Recipe | str = "quick",
+    output: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    objective: Objective | None = None,
+    devices: int | None = None,
+    accelerator: str = "auto",
+    workers: int = 0,
+    progress: bool | None = None,
+    **changes: Any,
+) -> Training:
+    """Trains a network.
+
+    With an `output` folder it leaves checkpoints, `history.csv` and TensorBoard logs there, and goes on from the last
+    finished epoch if it was interrupted: on a CPU, to the same weights as without the interruption.
+
+    Args:
+        model: The network; it is trained in place.
+        train: Samples (input, label). A set whose `__getitems__` returns whole batches, like those of `ddu.data`, is
+            read a batch at a time.
+        validation: Held-out samples, judged after every epoch.
+        recipe: A `Recipe`, or the name of one of `RECIPES`.
+        output: The folder of the run; None leaves nothing.
+        seed: Decides the order of the samples, the augmentation and dropout; the initial weights are the caller's.
+        objective: What to minimise; by default the cross-entropy.
+        devices: Processes to train with. More than one starts this program again for each of them. By default one, or
+            as many as `torchrun` has started.
+        accelerator: "cpu", "gpu" or "auto".
+        workers: Processes that prepare batches, for data that has to be decoded.
+        progress: `True` shows a bar, `False` none; by default one is shown on a terminal.
+        **changes: Fields of the recipe to change, such as `epochs=3`.
+
+    Raises:
+        InputError: An unknown recipe or field, a folder that cannot be written, batches that cannot be shared evenly,
+            or a checkpoint that was made with another recipe or seed.
+        TrainingError: The loss became infinite or not a number.
+    """
+    require("lightning", extra="train", purpose="ddu.training.fit")
+    recipe = (find_recipe(recipe) if isinstance(recipe, str) else recipe).with_changes(**changes)
+    devices = devices or int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if devices > 1 and output is None:
+        raise InputError(f"Training on {devices} devices needs an output folder, through which they share the weights.")
+    for what, dataset in (("training", train), ("validation", validation)):
+        if isinstance(dataset, Sized) and len(dataset) == 0:
+            raise InputError(f"The {what} set is empty.")
+    if recipe.samples_per_epoch is not None:
+        train = _Repeated(train, recipe.samples_per_epoch)
+
+    from ddu.training._module import TrainingModule
+
+    objective = CrossEntropy(recipe.label_smoothing) if objective is None else objective
+    with _folder(output) as folder, _quiet():
+        module = TrainingModule(model, recipe, objective, seed, history_file=folder / "history.csv" if output else None)
+        trainer = _trainer(recipe, folder, output is not None, validation is not None, devices, accelerator, progress)
+        last = folder / f"{LAST}.ckpt"
+        done = torch.load(last, weights_only=True, mmap=True)["epoch"] + 1 if last.is_file() else 0
+        order = _EpochSampler(train, trainer.world_size, trainer.global_rank, seed=seed, drop_last=recipe.drop_last)
+        order.set_epoch(done)  # workers begin to read before Lightning announces the epoch
+        loaders = _loaders(train, validation, recipe, order, workers)
+        _run(trainer, module, loaders, last if done else None)
+        epoch = _select(module, folder / f"{BEST}.ckpt")
+    return Training(model.eval(), module.history, epoch, trainer.is_global_zero)
+
+
+@contextmanager
+def _folder(output: str | os.PathLike[str] | None) -> Iterator[Path]:
+    """The folder for checkpoints, writable; a temporary one where nothing is to be left."""
+    if output is None:
+        with tempfile.TemporaryDirectory() as name:
+            yield Path(name)
+        return
+    folder = Path(output)
+    check_writable(folder)
+    yield folder
+
+
+def is_main_process() -> bool:
+    """Whether this is the process that writes, out of those that train together."""
+    return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0))) == 0
+
+
+def check_writable(folder: Path) -> None:
+    """Makes a folder, or says why it cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(f"{folder} is a file, or inside one, and a run is written to a folder.") from error
+    except OSError as error:
+        raise InputError(f"Cannot write to {folder}: {error.strerror}.") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Lightning's remarks on hardware and workers; what matters is said by us."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+def _trainer(
+    recipe: Recipe, folder: Path, keeps: bool, validates: bool, devices: int, accelerator: str, progress: bool | None
+) -> "Trainer":
+    from lightning.pytorch import Trainer
+    from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.loggers import TensorBoardLogger
+
+    from ddu.training._module import ProgressBar
+
+    always: dict[str, Any] = {"dirpath": folder, "save_on_train_epoch_end": True, "enable_version_counter": False}
+    callbacks: list[Any] = []
+    if validates and (keeps or recipe.select == "best"):
+        callbacks.append(ModelCheckpoint(filename=BEST, monitor="val_accuracy", mode="max", **always))
+    if keeps:
+        callbacks.append(ModelCheckpoint(filename=LAST, **always))
+    if progress or (progress is None and os.isatty(2)):
+        callbacks.append(ProgressBar())
+    return Trainer(
+        accelerator=accelerator,
+        devices=devices,
+        num_nodes=int(os.environ.get("WORLD_SIZE", devices)) // devices,
+        strategy="ddp" if devices > 1 else "auto",
+        precision=recipe.precision,
+        max_epochs=recipe.epochs,
+        callbacks=callbacks,
+        logger=TensorBoardLogger(folder, name="", version="tensorboard") if keeps else False,
+        enable_checkpointing=any(isinstance(callback, ModelCheckpoint) for callback in callbacks),
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,  # ours depend on the seed and the epoch alone
+    )
+
+
+def _loaders(
+    train: Dataset[Any], validation: Dataset[Any] | None, recipe: Recipe, order: "_EpochSampler", workers: int
+) -> tuple[DataLoader[Any], DataLoader[Any] | None]:
+    """Batches for this rank."""
+    world_size, rank, count = order.num_replicas, order.rank, len(train)  # type: ignore[arg-type]
+    if recipe.batch_size % world_size:
+        raise InputError(f"A batch of {recipe.batch_size} cannot be shared evenly by {world_size} devices.")
+    if recipe.drop_last and count < recipe.batch_size:
+        raise InputError(
+            f"{count} training samples do not fill a batch of {recipe.batch_size}, and drop_last leaves out others: "
+            "lower batch_size, or set drop_last=False."
+        )
+    batch_size = recipe.batch_size // world_size
+    # A loader draws seeds for its workers; from a generator of its own, so that torch's random state is not moved
+    options: dict[str, Any] = {"num_workers": workers, "collate_fn": collated, "generator": torch.Generator()}
+    loader = DataLoader(
+        train, batch_size, sampler=order, drop_last=recipe.drop_last, worker_init_fn=order.seed_worker, **options
+    )
+    if validation is None:
+        return loader, None
+    # Every sample once, over all ranks together
+    part = range(rank, len(validation), world_size)  # type: ignore[arg-type]
+    return loader, DataLoader(validation, max(batch_size, 256), sampler=part, **options)
+
+
+class _EpochSampler(DistributedSampler[Any]):
+    """An order that depends on seed and epoch alone; with each new epoch it seeds torch's random state likewise.
+
+    Lightning announces an epoch before it draws the first batch, in a run that goes on as in one that was never
+    interrupted. So whatever the data set, the augmentation and dropout draw in an epoch is the same in both.
+    """
+
+    _announced = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        if epoch != self._announced:
+            self._announced = epoch
+            self._seed(0)
+
+    def seed_worker(self, worker: int) -> None:
+        self._seed(1 + worker)
+
+    def _seed(self, process: int) -> None:
+        mixed = np.random.SeedSequence([self.seed, self.epoch, self.rank, process])
+        torch.manual_seed(int(mixed.generate_state(1)[0]))
+
+
+class _Repeated(Dataset[Any]):
+    """`count` samples in all: every sample of a set equally often, to within one."""
+
+    def __init__(self, dataset: Any, count: int) -> None:
+        self.dataset, self.count = dataset, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index % len(self.dataset)]
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        wrapped = [index % len(self.dataset) for index in indices]
+        if hasattr(self.dataset, "__getitems__"):
+            return self.dataset.__getitems__(wrapped)
+        return [self.dataset[index] for index in wrapped]
+
+
+def _run(
+    trainer: "Trainer",
+    module: "TrainingModule",
+    loaders: tuple[DataLoader[Any], DataLoader[Any] | None],
+    checkpoint: Path | None,
+) -> None:
+    """Trains, from a checkpoint if there is one; Ctrl-C stays a KeyboardInterrupt."""
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    try:
+        trainer.fit(module, *loaders, ckpt_path=checkpoint, weights_only=True)
+    except SystemExit as end:
+        if not trainer.interrupted:
+            raise
+        signal.signal(signal.SIGINT, on_interrupt)
+        raise KeyboardInterrupt from end
+
+
+def _select(module: "TrainingModule", best: Path) -> int:
+    """Loads the weights that the recipe asks for, and returns their epoch."""
+    if module.recipe.select == "last" or not best.is_file():
+        return len(module.history)
+    checkpoint = torch.load(best, map_location=module.device, weights_only=True)
+    module.load_state_dict(checkpoint["state_dict"])
+    return checkpoint["epoch"] + 1

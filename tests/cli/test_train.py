@@ -1,0 +1,43 @@
+"""`ddu train` as a user meets it."""
+
+import json
+
+import pytest
+
+MOONS = ("train", "--model", "resffn2_16", "--data", "two_moons", "--recipe", "two_moons", "--accelerator", "cpu")
+
+
+def test_a_run_is_trained_reported_and_not_repeated(command, tmp_path):
+    arguments = (*MOONS, "--set", "epochs=2", "--spectral-norm", "none", "--output", str(tmp_path / "run"))
+    code, out, _ = command(*arguments)
+    assert code == 0
+    assert "test accuracy" in out
+    written = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert written["command"] == "ddu " + " ".join(arguments)
+    assert written["run"]["options"]["spectral_norm"] is None
+    assert written["run"]["recipe"]["epochs"] == 2
+    seconds = json.loads((tmp_path / "run" / "metrics.json").read_text())["seconds"]
+    assert command(*arguments)[0] == 0
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["seconds"] == seconds
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--set", "epoch=2"), "A recipe has no field 'epoch'. Did you mean 'epochs'?"),
+        (("--set", "epochs=two"), "The recipe's epochs must be an integer. Got 'two' instead."),
+        (("--set", "schedule=cos"), "A recipe's schedule must be one of "),
+        (("--recipe", "moons"), "There is no recipe 'moons'. Did you mean 'two_moons'? They are "),
+        (("--model", "resfn2_16"), "There is no model 'resfn2_16'."),
+        (("--data", "two_mons"), "There is no data set 'two_mons'. The closest names are 'two_moons';"),
+        (("--data", "folder:nowhere"), "nowhere"),
+        (("--spectral-norm", "strong"), "--spectral-norm must be a number or none. Got 'strong' instead."),
+        (("--output", "/proc/ddu"), "Cannot write to /proc/ddu: "),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_is_trained(command, tmp_path, arguments, message):
+    code, _, err = command(*MOONS, "--output", str(tmp_path / "run"), *arguments)
+    assert code == 1
+    assert message in err
+    assert "Traceback" not in err
+    assert not list(tmp_path.glob("run/*.ckpt"))

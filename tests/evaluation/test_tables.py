@@ -1,0 +1,292 @@
+"""Tables of results: what they aggregate, what they mark, and how they are written."""
+
+import csv
+import io
+import re
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from ddu.errors import InputError
+from ddu.evaluation import METRICS, Column, Metric, Row, Table, tabulate
+
+
+def row(detector: str, seed: int, metric: str, value: float, **facts) -> Row:
+    given = {"network": "wide_resnet28_10+sn", "data": "cifar10"} | facts
+    return Row(detector=detector, seed=seed, metric=metric, value=value, **given)
+
+
+def failure(detector: str, seed: int, **facts) -> Row:
+    given = {"network": "wide_resnet28_10+sn", "data": "cifar10"} | facts
+    return Row.failed("RuntimeError: out of\nmemory", detector=detector, seed=seed, **given)
+
+
+ROWS = [
+    *(row("ddu", seed, "auroc", value, ood="svhn") for seed, value in enumerate([0.97, 0.98, 0.985])),
+    *(row("ddu", seed, "accuracy", value) for seed, value in enumerate([0.95, 0.96, 0.955])),
+    *(row("softmax", seed, "auroc", value, ood="svhn") for seed, value in enumerate([0.93, 0.94, 0.95])),
+    *(row("softmax", seed, "accuracy", value) for seed, value in enumerate([0.95, 0.96, 0.955])),
+    *(
+        row("ensemble_mi", seed, "auroc", value, ood="svhn", network="wide_resnet28_10", members=5)
+        for seed, value in enumerate([0.96, 0.97, 0.975])
+    ),
+    *(
+        row("ensemble_mi", seed, "accuracy", value, network="wide_resnet28_10", members=5)
+        for seed, value in enumerate([0.96, 0.97, 0.965])
+    ),
+]
+
+
+def only(rows: list[Row], **options) -> Table:
+    (table,) = tabulate(rows, **options)
+    return table
+
+
+def entry(table: Table, detector: str, metric: str, ood: str | None = None) -> Any:
+    line = next(i for i, line in enumerate(table.lines) if line.detector == detector)
+    column = table.columns.index(Column(metric, ood))
+    return table.entries[line][column]
+
+
+def test_entries_are_mean_and_standard_error_over_seeds():
+    value = entry(only(ROWS), "ddu", "auroc", "svhn").value
+    assert value.mean == pytest.approx((0.97 + 0.98 + 0.985) / 3)
+    assert value.standard_error == pytest.approx(stats.sem([0.97, 0.98, 0.985]))
+    assert value.count == 3
+    assert only(ROWS).seeds == 3
+
+
+def test_metrics_stand_in_their_usual_order_and_single_networks_before_ensembles():
+    table = only(ROWS)
+    assert [column.heading for column in table.columns] == ["accuracy (%) ↑", "AUROC svhn (%) ↑"]
+    assert [line.detector for line in table.lines] == ["ddu", "softmax", "ensemble_mi"]
+    assert [line.detector for line in only(ROWS[::-1]).lines] == ["softmax", "ddu", "ensemble_mi"]
+
+
+def test_metrics_can_be_chosen_with_their_order():
+    table = only(ROWS, metrics=["auroc", "accuracy"])
+    assert [column.metric for column in table.columns] == ["auroc", "accuracy"]
+    assert [column.metric for column in only(ROWS, metrics=["accuracy"]).columns] == ["accuracy"]
+    with pytest.raises(InputError) as caught:
+        tabulate(ROWS, metrics=["auroc", "recall"])
+    assert str(caught.value) == "No row has the metric 'recall'. There are: auroc, accuracy."
+
+
+def test_every_training_set_has_its_table():
+    rows = [*ROWS, row("ddu", 0, "auroc", 0.8, data="cifar100", ood="svhn")]
+    assert [table.data for table in tabulate(rows)] == ["cifar10", "cifar100"]
+    assert tabulate([]) == []
+
+
+def test_the_best_and_the_best_single_network_are_marked():
+    table = only(ROWS)
+    marks = {
+        (line.detector, column.metric): (cell.best, cell.best_deterministic)
+        for line, cells in zip(table.lines, table.entries, strict=True)
+        for column, cell in zip(table.columns, cells, strict=True)
+    }
+    assert marks == {
+        ("ddu", "accuracy"): (False, True),
+        ("softmax", "accuracy"): (False, True),  # as good as the other, to the last digit
+        ("ensemble_mi", "accuracy"): (True, False),
+        ("ddu", "auroc"): (True, True),
+        ("softmax", "auroc"): (False, False),
+        ("ensemble_mi", "auroc"): (False, False),
+    }
+
+
+def test_smaller_is_better_where_it_is_and_what_is_neither_is_not_marked():
+    rows = [
+        row(detector, 0, metric, value)
+        for detector, value in (("a", 0.01), ("b", 0.02))
+        for metric in ("ece", "false_alarm_rate", "my_own")
+    ]
+    table = only(rows)
+    assert entry(table, "a", "ece").best
+    assert not entry(table, "b", "ece").best
+    for metric in ("false_alarm_rate", "my_own"):
+        assert not any(entry(table, detector, metric).best for detector in "ab")
+    assert [column.heading for column in table.columns] == ["ECE (%) ↓", "false alarms (%)", "my_own"]
+
+
+def test_values_that_are_written_alike_share_the_mark():
+    table = only([row("a", 0, "auroc", 0.97861, ood="svhn"), row("b", 0, "auroc", 0.97859, ood="svhn")])
+    assert entry(table, "a", "auroc", "svhn").best
+    assert entry(table, "b", "auroc", "svhn").best
+
+
+def test_the_papers_figure_stands_beside_ours_only_where_it_has_one():
+    table = only(ROWS)
+    paper = entry(table, "ddu", "auroc", "svhn").paper
+    assert (paper.mean, paper.standard_error, paper.table) == (0.9786, 0.0019, "table:ood_wrn")
+    rows = [
+        row("ddu", 0, "auroc", 0.97, ood="kmnist"),
+        row("ddu", 0, "aupr_in", 0.97, ood="svhn"),
+        row("ddu", 0, "auroc", 0.6, ood="svhn", severity=3),
+        row("ensemble_mi", 0, "auroc", 0.97, ood="svhn", network="wide_resnet28_10", members=3),
+    ]
+    assert {cell.paper for cells in only(rows).entries for cell in cells} == {None}
+
+
+def test_a_failed_seed_is_counted_told_of_and_takes_the_mark_away():
+    rows = [r for r in ROWS if (r.detector, r.seed) != ("ddu", 2)] + [failure("ddu", 2)]
+    table = only(rows)
+    cell = entry(table, "ddu", "auroc", "svhn")
+    assert (cell.value.count, cell.failed, cell.best, cell.best_deterministic) == (2, 1, False, False)
+    assert entry(table, "softmax", "auroc", "svhn").best_deterministic
+    assert table.failures == (failure("ddu", 2),)
+    text = table.to_markdown()
+    assert "| ddu | wide_resnet28_10+sn | 95.50 ± 0.50 (n = 2, 1 failed) [95.97 ± 0.03] |" in text
+    assert "- Failed: ddu on wide_resnet28_10+sn, seed 2: RuntimeError: out of memory\n" in text
+    assert "- Mean ± standard error of the mean over 3 seeds, where n does not say otherwise.\n" in text
+
+
+def test_a_failure_on_one_set_is_counted_there_only_and_a_retry_makes_it_good():
+    rows = [*ROWS, row("ddu", 0, "auroc", 0.9, ood="cifar100"), failure("softmax", 0, ood="cifar100")]
+    table = only(rows)
+    assert entry(table, "softmax", "auroc", "cifar100").failed == 1
+    assert entry(table, "softmax", "auroc", "svhn").failed == 0
+    assert entry(table, "softmax", "accuracy").failed == 0
+    retried = only([*rows, row("softmax", 0, "auroc", 0.8, ood="cifar100")])
+    assert entry(retried, "softmax", "auroc", "cifar100").failed == 0
+    assert retried.failures == ()
+
+
+def test_a_detector_that_only_failed_still_has_its_line_everywhere():
+    table = only([*ROWS, failure("duq", 0), failure("duq", 1)])
+    assert [cell.failed for cell in table.entries[2]] == [2, 2]
+    assert "| duq | wide_resnet28_10+sn | – (2 failed) | – (2 failed) |\n" in table.to_markdown()
+    assert [r["failed"] for r in as_dicts(table) if r["detector"] == "duq"] == ["2", "2"]
+    nothing = only([failure("duq", 0)])
+    assert "| duq | wide_resnet28_10+sn | – (1 failed) |\n" in nothing.to_markdown()
+    assert [(r["detector"], r["metric"], r["failed"]) for r in as_dicts(nothing)] == [("duq", "", "1")]
+    on_one_set = only([failure("duq", 0, ood="svhn")])
+    assert "| duq | wide_resnet28_10+sn | – (1 failed) |\n" in on_one_set.to_markdown()
+    assert "- Failed: duq on wide_resnet28_10+sn against svhn, seed 0: " in on_one_set.to_markdown()
+
+
+def test_markdown():
+    assert only(ROWS).to_markdown() == (
+        "Trained on cifar10\n"
+        "\n"
+        "| detector | network | accuracy (%) ↑ | AUROC svhn (%) ↑ |\n"
+        "| --- | --- | ---: | ---: |\n"
+        "| ddu | wide_resnet28_10+sn | <ins>95.50 ± 0.29</ins> [95.97 ± 0.03] "
+        "| **<ins>97.83 ± 0.44</ins>** [97.86 ± 0.19] |\n"
+        "| softmax | wide_resnet28_10+sn | <ins>95.50 ± 0.29</ins> [95.97 ± 0.03] | 94.00 ± 0.58 [94.05 ± 0.26] |\n"
+        "| ensemble_mi | wide_resnet28_10 | **96.50 ± 0.29** [96.59 ± 0.02] | 96.83 ± 0.44 [97.18 ± 0.19] |\n"
+        "\n"
+        "- Mean ± standard error of the mean over 3 seeds.\n"
+        "- Bold: the best. Underlined: the best with a single network.\n"
+        "- In brackets: the paper's figure, mean ± standard error.\n"
+    )
+
+
+def test_one_seed_has_no_standard_error_and_says_so():
+    text = only([row("a|b", 0, "accuracy", 0.5, network="mine")]).to_markdown()
+    assert text == (
+        "Trained on cifar10\n\n"
+        "| detector | network | accuracy (%) ↑ |\n"
+        "| --- | --- | ---: |\n"
+        "| a\\|b | mine | 50.00 |\n\n"
+        "- One seed, so there is no standard error.\n"
+    )
+
+
+def as_dicts(table: Table) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(table.to_csv())))
+
+
+def test_csv_has_every_entry_with_all_its_digits():
+    table = only(ROWS)
+    rows = as_dicts(table)
+    assert len(rows) == 6
+    found = next(r for r in rows if r["detector"] == "ddu" and r["metric"] == "auroc")
+    value = entry(table, "ddu", "auroc", "svhn").value
+    assert float(found["mean"]) == value.mean
+    assert float(found["standard_error"]) == value.standard_error
+    assert {name: text for name, text in found.items() if name not in ("mean", "standard_error")} == {
+        "detector": "ddu",
+        "network": "wide_resnet28_10+sn",
+        "members": "1",
+        "data": "cifar10",
+        "ood": "svhn",
+        "severity": "",
+        "metric": "auroc",
+        "seeds": "3",
+        "failed": "0",
+        "best": "True",
+        "best_deterministic": "True",
+        "paper_mean": "0.9786",
+        "paper_standard_error": "0.0019",
+        "paper_table": "table:ood_wrn",
+    }
+
+
+def test_latex():
+    assert only(ROWS).to_latex() == (
+        "\\begin{tabular}{llrr}\n"
+        "\\toprule\n"
+        "detector & network & accuracy (\\%) $\\uparrow$ & AUROC svhn (\\%) $\\uparrow$ \\\\\n"
+        "\\midrule\n"
+        "ddu & wide\\_resnet28\\_10+sn & \\underline{95.50 $\\pm$ 0.29} [95.97 $\\pm$ 0.03]"
+        " & \\textbf{\\underline{97.83 $\\pm$ 0.44}} [97.86 $\\pm$ 0.19] \\\\\n"
+        "softmax & wide\\_resnet28\\_10+sn & \\underline{95.50 $\\pm$ 0.29} [95.97 $\\pm$ 0.03]"
+        " & 94.00 $\\pm$ 0.58 [94.05 $\\pm$ 0.26] \\\\\n"
+        "\\midrule\n"
+        "ensemble\\_mi & wide\\_resnet28\\_10 & \\textbf{96.50 $\\pm$ 0.29} [96.59 $\\pm$ 0.02]"
+        " & 96.83 $\\pm$ 0.44 [97.18 $\\pm$ 0.19] \\\\\n"
+        "\\bottomrule\n"
+        "\\end{tabular}\n"
+        "% Trained on cifar10\n"
+        "% Mean ± standard error of the mean over 3 seeds.\n"
+        "% Bold: the best. Underlined: the best with a single network.\n"
+        "% In brackets: the paper's figure, mean ± standard error.\n"
+    )
+
+
+def test_names_that_mean_something_to_latex_are_escaped():
+    text = only([row(r"a_b & 100% {x} #1 ~^\ $", 0, "nll", 0.5)]).to_latex()
+    escaped = r"a\_b \& 100\% \{x\} \#1 \textasciitilde{}\textasciicircum{}\textbackslash{} \$"
+    assert f"\n{escaped} & wide\\_resnet28\\_10+sn & 0.5000 \\\\\n" in text
+
+
+def test_the_terminal_shows_the_same_entries_with_their_marks():
+    from rich.console import Console
+
+    table = only([*ROWS, failure("duq [x]", 0)])
+    console = Console(width=150, record=True, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console.print(table.to_rich())
+    styled = console.export_text(styles=True, clear=False)
+    plain = console.export_text()
+    assert "Trained on cifar10" in plain
+    for words in ("97.83 ± 0.44", "[97.86 ± 0.19]", "95.50 ± 0.29", "(1 failed)", "duq [x]", "single network."):
+        assert words in plain
+    assert re.search(r"\x1b\[1;4m97\.83 ± 0\.44", styled)  # bold and underlined
+    assert re.search(r"\x1b\[4m95\.50 ± 0\.29", styled)  # underlined
+    assert re.search(r"\x1b\[1m96\.50 ± 0\.29", styled)  # bold
+
+
+def test_corruptions_have_their_severity_in_the_heading():
+    assert Column("auroc", "cifar10_c/fog", 3).heading == "AUROC cifar10_c/fog severity 3 (%) ↑"
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "words"),
+    [
+        (0.17, 0.00121, "0.1700 ± 0.0012"),
+        (12.346, 0.5, "12.35 ± 0.50"),
+        (1234.4, None, "1234"),
+        (-0.00012344, 1e-6, "-0.0001234 ± 0.0000010"),
+        (-2.7268e14, 1e12, "-2.727e+14 ± 1.000e+12"),
+        (0.0, 0.01, "0.000 ± 0.010"),
+    ],
+)
+def test_numbers_that_are_no_shares_have_four_digits_and_their_error_as_many_decimals(value, error, words):
+    assert Metric("NLL").write(value, error) == words
+
+
+def test_shares_are_written_in_per_cent():
+    assert METRICS["auroc"].write(0.97861, 0.0019) == "97.86 ± 0.19"
+    assert METRICS["auroc"].write(1.0) == "100.00"

@@ -1,0 +1,93 @@
+"""A run: trained, fitted, calibrated, tested, and readable again."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import ddu
+from ddu import data
+from ddu.errors import ArtifactError, InputError
+from ddu.runs import RunConfig, load_run, train_run
+from ddu.training import RECIPES
+
+CONFIG = RunConfig("resffn2_32", "two_moons", RECIPES["two_moons"].with_changes(epochs=3), seed=1, limit=1500)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return train_run(CONFIG, tmp_path_factory.mktemp("runs") / "moons", command="ddu train --these words")
+
+
+def test_a_run_holds_all_that_made_it_and_all_that_it_made(run):
+    names = {path.name for path in run.folder.iterdir()}
+    assert names >= {"config.json", "splits.npz", "model.safetensors", "detector", "metrics.json", "history.csv"}
+    assert names >= {"last.ckpt", "best.ckpt", "tensorboard"}
+    written = json.loads((run.folder / "config.json").read_text())
+    assert written["command"] == "ddu train --these words"
+    assert written["versions"].keys() >= {"ddu", "python", "torch", "numpy", "lightning"}
+    assert written["run"]["recipe"]["lr"] == 1e-3
+    assert load_run(run.folder).config == CONFIG
+
+
+def test_the_split_is_saved_and_disjoint(run):
+    with np.load(run.folder / "splits.npz") as parts:
+        train, validation = parts["train"], parts["validation"]
+    assert len(train) + len(validation) == 1500
+    assert not set(train) & set(validation)
+    sets = run.load_data()
+    everything = data.load("two_moons")
+    assert np.array_equal(sets.train.inputs, everything.inputs[train])
+    assert np.array_equal(sets.validation.labels, everything.labels[validation])
+
+
+def test_the_detector_of_a_run_judges_like_one_made_by_hand(run):
+    sets = run.load_data()
+    by_hand = ddu.DDU(run.load_model()).fit(data.loader(sets.train)).calibrate(data.loader(sets.validation), 0.01)
+    points = torch.from_numpy(sets.test.inputs)
+    ours, theirs = run.load_detector().predict(points), by_hand.predict(points)
+    assert torch.equal(ours.log_density, theirs.log_density)
+    assert (ours.verdict == theirs.verdict).all()
+    labels = torch.from_numpy(sets.test.labels)
+    assert run.metrics["test_accuracy"] == float((ours.label == labels).double().mean())
+    assert run.metrics["test_false_alarm_rate"] == float((ours.verdict == "out_of_distribution").mean())
+
+
+def test_a_finished_run_is_returned_as_it_is(run):
+    before = {path: path.stat().st_mtime_ns for path in run.folder.rglob("*")}
+    again = train_run(CONFIG, run.folder)
+    assert again is not None
+    assert again.metrics == run.metrics
+    assert {path: path.stat().st_mtime_ns for path in run.folder.rglob("*")} == before
+
+
+def test_another_run_does_not_overwrite_it(run):
+    other = RunConfig("resffn2_32", "two_moons", RECIPES["two_moons"].with_changes(epochs=3, lr=0.1), 1, 1500)
+    with pytest.raises(InputError, match=r" has lr=0\.001, and this one lr=0\.1: choose another folder\.$"):
+        train_run(other, run.folder)
+
+
+def test_mistakes_are_found_before_the_first_epoch(tmp_path):
+    quick = RECIPES["quick"]
+    for config, message in [
+        (RunConfig("resnet81", "two_moons", quick), r"^There is no model 'resnet81'\."),
+        (RunConfig("resnet18", "minst", quick), r"^There is no data set 'minst'\."),
+        (RunConfig("resffn2_32", "two_moons", quick, options={"depth": 3}), r"^resffn2_32 has no option 'depth'"),
+        (RunConfig("resffn2_32", "two_moons", quick, false_alarm_rate=2.0), r"^The false-alarm rate must be "),
+        (
+            RunConfig("resffn2_32", "two_moons", quick, limit=99),
+            r"^A false-alarm rate of 0\.01 needs at least 99 held-out ",
+        ),
+    ]:
+        with pytest.raises(InputError, match=message):
+            train_run(config, tmp_path / "run")
+        assert not (tmp_path / "run" / "history.csv").exists()
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r" holds files that are not a run's: choose another folder\.$"):
+        train_run(CONFIG, tmp_path)
+
+
+def test_a_folder_without_a_run_is_named(tmp_path):
+    with pytest.raises(ArtifactError, match=r"it has no config\.json\. `ddu train` writes one\.$"):
+        load_run(tmp_path)

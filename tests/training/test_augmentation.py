@@ -1,0 +1,54 @@
+"""Augmentation of whole batches."""
+
+import torch
+from torch.nn.functional import pad
+
+from ddu.training._augmentation import crop_flip, resized_crop_flip
+
+
+def test_crop_flip_gives_windows_of_the_padded_image():
+    torch.manual_seed(0)
+    images = torch.randn(64, 3, 6, 5)
+    padded = pad(images, (4, 4, 4, 4))
+    seen = set()
+    for image, before in zip(crop_flip(images), padded, strict=True):
+        matches = {
+            (top, left, mirrored)
+            for top in range(9)
+            for left in range(9)
+            for mirrored in (False, True)
+            for window in [before[:, top : top + 6, left : left + 5]]
+            if torch.equal(image, window.flip(2) if mirrored else window)
+        }
+        assert len(matches) == 1
+        seen |= matches
+    tops, lefts, mirrors = zip(*seen, strict=True)
+    assert set(tops) == set(lefts) == set(range(9))
+    assert set(mirrors) == {False, True}
+
+
+def test_crop_flip_mirrors_half_of_the_images():
+    torch.manual_seed(0)
+    ramp = torch.arange(16.0).expand(4000, 1, 16, 16)
+    rises = crop_flip(ramp)[:, 0, 8, 8] > crop_flip(ramp)[:, 0, 8, 7]
+    middle = crop_flip(ramp)[:, 0, 8, 7:9]
+    share = float((middle[:, 1] > middle[:, 0]).double().mean())
+    assert rises.any()
+    assert abs(share - 0.5) < 4 * 0.5 / 4000**0.5  # four standard errors
+
+
+def test_resized_crop_of_a_plane_is_a_plane_of_the_right_slopes():
+    # Bilinear interpolation is exact on a plane, so the slopes tell the size of the crop
+    torch.manual_seed(0)
+    axis = torch.linspace(-1, 1, 65)
+    plane = torch.stack([axis.expand(65, 65), axis[:, None].expand(65, 65)]).expand(500, 2, 65, 65)
+    result = resized_crop_flip(plane)[:, :, 20:45, 20:45]
+    width = (result[:, 0, 0, -1] - result[:, 0, 0, 0]) / (axis[44] - axis[20])
+    height = (result[:, 1, -1, 0] - result[:, 1, 0, 0]) / (axis[44] - axis[20])
+    area, ratio = (width * height).abs(), (width / height).abs()
+    assert (height > 0).all()
+    assert 0.4 < float((width > 0).float().mean()) < 0.6
+    assert 0.05 < float(area.min()) < 0.12
+    assert float(area.max()) <= 1.0001
+    assert float(ratio.min()) > 0.74
+    assert float(ratio.max()) < 1.34

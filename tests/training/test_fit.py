@@ -1,0 +1,279 @@
+"""Training: against a bare loop, and through interruptions."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from ddu import data
+from ddu.errors import InputError, TrainingError
+from ddu.training import CrossEntropy, Recipe, fit
+
+sys.path.insert(0, str(Path(__file__).parent))
+from moons import EPOCHS, train
+
+MOONS = Path(__file__).parent / "moons.py"
+
+
+def _points(count=96, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 2, generator=generator)
+    return TensorDataset(x, (x[:, 0] * x[:, 1] > 0).long())
+
+
+def _network(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2))
+
+
+def _same(one, other):
+    return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
+
+
+def test_fit_is_the_bare_loop():
+    recipe = Recipe(epochs=4, batch_size=16, lr=0.2, milestones=(2,), nesterov=True, drop_last=True)
+    points, ours, bare = _points(100), _network(), _network()
+    history = fit(ours, points, recipe=recipe, seed=3).history
+
+    optimiser = torch.optim.SGD(bare.parameters(), lr=0.2, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    sampler = DistributedSampler(points, 1, 0, seed=3, drop_last=True)
+    losses = []
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        optimiser.param_groups[0]["lr"] = 0.2 if epoch < 2 else 0.02
+        total = 0.0
+        for x, y in DataLoader(points, 16, sampler=sampler, drop_last=True):
+            optimiser.zero_grad()
+            loss = cross_entropy(bare(x), y)
+            loss.backward()
+            optimiser.step()
+            total += loss.item()
+        losses.append(total / 6)
+    assert _same(ours, bare)
+    assert [row["train_loss"] for row in history] == pytest.approx(losses, rel=1e-6)
+
+
+def test_the_seed_decides_everything():
+    assert _same(train(None, epochs=1, seed=1).model, train(None, epochs=1, seed=1).model)
+    assert not _same(train(None, epochs=1, seed=1).model, train(None, epochs=1, seed=2).model)
+
+
+def test_the_model_is_returned_in_evaluation_mode_and_history_tells_each_epoch():
+    result = train(None, epochs=2)
+    assert not result.model.training
+    assert [row["epoch"] for row in result.history] == [1, 2]
+    assert set(result.history[0]) == {
+        "epoch",
+        "lr",
+        "train_loss",
+        "train_accuracy",
+        "val_loss",
+        "val_accuracy",
+        "seconds",
+    }
+    test = data.load("two_moons", "test")
+    (inputs, labels), *_ = data.loader(test, len(test))
+    with torch.no_grad():
+        logits = result.model(inputs)
+    last = result.history[-1]
+    assert last["val_accuracy"] == float((logits.argmax(1) == labels).double().mean())
+    assert last["val_loss"] == pytest.approx(float(cross_entropy(logits, labels)), rel=1e-5)
+
+
+class _Forgetful(CrossEntropy):
+    """Ruins the network in every epoch after the second."""
+
+    def __init__(self):
+        super().__init__()
+        self.epoch = 0
+
+    def on_epoch_start(self, model):
+        self.epoch += 1
+
+    def after_step(self, model, inputs, labels):
+        if self.epoch > 2:
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.zero_()
+
+
+@pytest.mark.parametrize("output", [None, "run"])
+def test_the_best_epoch_is_a_copy_not_a_reference(output, tmp_path):
+    options = {"recipe": "two_moons", "batch_size": 16, "epochs": 4, "output": output and tmp_path / output}
+    last = fit(_network(), _points(), _points(64, 1), objective=_Forgetful(), **options)
+    assert last.epoch == 4
+    assert all(float(p.detach().abs().max()) == 0 for p in last.model.parameters())
+    options["output"] = output and tmp_path / "other"
+    best = fit(_network(), _points(), _points(64, 1), objective=_Forgetful(), select="best", **options)
+    assert best.epoch in (1, 2)
+    assert all(float(p.detach().abs().max()) > 0 for p in best.model.parameters())
+
+
+def test_samples_are_repeated_equally_often():
+    seen = []
+
+    class Counting(CrossEntropy):
+        def loss(self, model, inputs, labels):
+            if torch.is_grad_enabled():
+                seen.append(inputs[:, 0])
+            return super().loss(model, inputs, labels)
+
+    x = torch.arange(7.0)[:, None].repeat(1, 2) / 10
+    few = TensorDataset(x, torch.arange(7) % 2)
+    fit(_network(), few, recipe=Recipe(epochs=1, batch_size=8, samples_per_epoch=24), objective=Counting())
+    counts = np.unique(torch.cat(seen).numpy(), return_counts=True)[1]
+    assert counts.tolist() == [4, 4, 4, 3, 3, 3, 3]
+
+
+def test_a_loss_that_is_not_a_number_stops_with_step_and_learning_rate():
+    x = torch.ones(64, 2)
+    x[40:] = torch.nan
+    with pytest.raises(
+        TrainingError,
+        match=r"^The loss became nan at step \d+ \(epoch 1 of 3\) with a learning rate of 0\.5: lower lr, or add "
+        r"warmup_epochs\.$",
+    ):
+        fit(_network(), TensorDataset(x, torch.zeros(64).long()), recipe=Recipe(epochs=3, batch_size=8, lr=0.5))
+
+
+def test_mixed_precision_trains():
+    result = fit(_network(), _points(), _points(64, 1), recipe=Recipe(epochs=3, batch_size=16, precision="bf16-mixed"))
+    assert all(parameter.dtype == torch.float32 for parameter in result.model.parameters())
+    assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]
+
+
+def test_samples_that_come_one_by_one_are_stacked():
+    images = [(torch.full((1, 4, 4), float(i % 2)), i % 2) for i in range(32)]
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    assert fit(model, images, recipe=Recipe(epochs=20, batch_size=8)).history[-1]["train_accuracy"] == 1
+
+
+# Mistakes, before the first epoch
+
+
+def test_mistakes_are_named_before_the_first_epoch(tmp_path):
+    points, model = _points(), _network()
+    with pytest.raises(InputError, match=r"^A recipe has no field 'epoch'\. Did you mean 'epochs'\?$"):
+        fit(model, points, epoch=3)
+    with pytest.raises(InputError, match=r"^The validation set is empty\.$"):
+        fit(model, points, TensorDataset(torch.zeros(0, 2), torch.zeros(0).long()))
+    with pytest.raises(InputError, match=r"^96 training samples do not fill a batch of 128, and drop_last "):
+        fit(model, points, drop_last=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"file is a file, or inside one, and a run is written to a folder\.$"):
+        fit(model, points, output=tmp_path / "file")
+    with pytest.raises(InputError, match=r"^Training on 2 devices needs an output folder"):
+        fit(model, points, devices=2)
+    assert _same(model, _network())
+
+
+@pytest.mark.skipif(os.geteuid() != 0 and not os.access("/proc", os.R_OK), reason="needs a folder nobody can write to")
+def test_an_unwritable_folder_is_named():
+    with pytest.raises(InputError, match=r"^Cannot write to /proc/ddu: "):
+        fit(_network(), _points(), output="/proc/ddu")
+
+
+# Interruptions
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    return train(folder), folder
+
+
+def _interrupt(folder, how):
+    """Starts the training in another process and stops it in the middle of an epoch."""
+    process = subprocess.Popen(
+        [sys.executable, MOONS, folder],
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell's background jobs ignore Ctrl-C, and so would their children
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    while _epochs(folder) < 2:
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.01)
+    process.send_signal(how)
+    errors = process.communicate(timeout=60)[1]
+    done = _epochs(folder)
+    assert 2 <= done < EPOCHS, "it was over before it could be stopped"
+    return process.returncode, errors
+
+
+def _epochs(folder):
+    path = Path(folder) / "history.csv"
+    if not path.is_file():
+        return 0
+    with path.open() as file:
+        return len(list(csv.DictReader(file)))
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=lambda how: how.name)
+def test_an_interrupted_training_ends_with_the_same_weights(how, uninterrupted, tmp_path):
+    code, errors = _interrupt(tmp_path, how)
+    if how == signal.SIGINT:
+        assert errors.strip().endswith("KeyboardInterrupt")
+    else:
+        assert code == -signal.SIGKILL
+    resumed = train(tmp_path)
+    whole, folder = uninterrupted
+    assert _same(resumed.model, whole.model)
+    assert [row | {"seconds": 0} for row in resumed.history] == [row | {"seconds": 0} for row in whole.history]
+    assert _epochs(tmp_path) == EPOCHS
+    best, expected = (torch.load(path / "best.ckpt", weights_only=True)["state_dict"] for path in (tmp_path, folder))
+    assert all(torch.equal(best[name], expected[name]) for name in expected)
+
+
+class _Stopping(CrossEntropy):
+    def __init__(self, epoch):
+        super().__init__()
+        self.left = epoch
+
+    def on_epoch_start(self, model):
+        self.left -= 1
+        if self.left == 0:
+            raise RuntimeError("stopped")
+
+
+def test_what_worker_processes_draw_does_not_depend_on_interruptions(tmp_path):
+    with pytest.raises(RuntimeError, match="stopped"):
+        train(tmp_path, epochs=3, workers=2, objective=_Stopping(3))
+    resumed, whole = train(tmp_path, epochs=3, workers=2), train(None, epochs=3, workers=2)
+    assert _same(resumed.model, whole.model)
+
+
+def test_a_finished_training_is_not_repeated(uninterrupted):
+    whole, folder = uninterrupted
+    again = train(folder)
+    assert _same(again.model, whole.model)
+    assert again.history == whole.history
+
+
+def test_another_recipe_cannot_go_on_with_a_checkpoint(uninterrupted):
+    with pytest.raises(
+        InputError,
+        match=r"^The training to go on with was started with lr=0\.001, and this one has lr=0\.1: give the same, or "
+        r"start again in another folder\.$",
+    ):
+        train(uninterrupted[1], lr=0.1)
+
+
+def test_logs_are_left_for_tensorboard(uninterrupted):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    whole, folder = uninterrupted
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    logged = [event.value for event in events.Scalars("val_accuracy")]
+    assert logged == pytest.approx([row["val_accuracy"] for row in whole.history])
