@@ -1,17 +1,15 @@
 """`ddu demo`: the whole method on embedded data."""
 
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
-from rich.table import Column, Table
+from rich.table import Table
 
+from ddu.cli._layout import plain_table, stage_bars
 from ddu.demo import EPOCHS, DemoResult, Scores, run_demo
 
 
@@ -32,16 +30,7 @@ def demo(
     console, started = Console(), time.monotonic()
     console.print("[bold]Does a network know what it does not know?[/]")
     console.print("It learns digits, clean and ambiguous, and is then shown photographs as well.\n", style="dim")
-    with ExitStack() as stack:
-        bars, tasks = _bars(), dict[str, TaskID]()
-
-        def progress(stage: str, done: float, note: str) -> None:
-            if not tasks:  # nothing is drawn before there is something to show
-                stack.enter_context(bars)
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=1, note="")
-            bars.update(tasks[stage], completed=done, note=note)
-
+    with stage_bars(min_width=len("Train the network")) as progress:
         result = run_demo(output, seed, epochs=epochs, progress=progress)
     console.print()
     for table in (_classifier(result.scores), _auroc(result.scores), _verdicts(result.scores)):
@@ -51,26 +40,8 @@ def demo(
     _farewell(console, result, time.monotonic() - started)
 
 
-def _bars() -> Progress:
-    return Progress(
-        TextColumn("{task.description}", table_column=Column(no_wrap=True, min_width=len("Train the network"))),
-        BarColumn(bar_width=16, table_column=Column(min_width=8)),
-        TaskProgressColumn(table_column=Column(no_wrap=True, min_width=4)),
-        TextColumn("[dim]{task.fields[note]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
-        console=Console(stderr=True),
-    )
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.show_header = any(columns)
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left")
-    return table
-
-
 def _classifier(scores: Scores) -> Table:
-    table = _table("The classifier, on digits it has not seen", "", "")
+    table = plain_table("The classifier, on digits it has not seen", "", "")
     table.add_row("Accuracy, clean digits", f"{scores.accuracy_clean:.1%}")
     table.add_row(
         f"Accuracy, ambiguous digits [dim](at best {scores.accuracy_ambiguous_best:.1%}: the label is a draw)[/]",
@@ -85,7 +56,7 @@ def _classifier(scores: Scores) -> Table:
 
 
 def _auroc(scores: Scores) -> Table:
-    table = _table("AUROC: 0.5 is a coin toss, 1 is perfect", "told apart", "by entropy", "by density")
+    table = plain_table("AUROC: 0.5 is a coin toss, 1 is perfect", "told apart", "by entropy", "by density")
     for name, pair in (
         ("photo patches, all digits", scores.photos_vs_digits),
         ("photo patches, clean digits", scores.photos_vs_clean),
@@ -101,7 +72,7 @@ def _auroc(scores: Scores) -> Table:
 
 
 def _verdicts(scores: Scores) -> Table:
-    table = _table("Verdicts", "inputs", "in distribution", "ambiguous", "out of distribution")
+    table = plain_table("Verdicts", "inputs", "in distribution", "ambiguous", "out of distribution")
     for key, name in (("clean", "clean digits"), ("ambiguous", "ambiguous digits"), ("photos", "photo patches")):
         table.add_row(f"{scores.samples[key]:,} {name}", *(f"{share:.1%}" for share in scores.verdicts[key].values()))
     return table

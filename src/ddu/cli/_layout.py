@@ -1,0 +1,51 @@
+"""How commands show progress and tables."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
+from rich.table import Column, Table
+
+
+@contextmanager
+def stage_bars(*, min_width: int) -> Iterator[Callable[[str, float, str], None]]:
+    """Draws a bar a stage on standard error; nothing before there is something to show.
+
+    Args:
+        min_width: Room for the stages' names.
+
+    Yields:
+        What is to be called with a stage, the share of it that is done, and a note.
+    """
+    bars, tasks = _bars(min_width), dict[str, TaskID]()
+    with ExitStack() as stack:
+
+        def progress(stage: str, done: float, note: str) -> None:
+            if not tasks:
+                stack.enter_context(bars)
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=1, note="")
+            bars.update(tasks[stage], completed=done, note=note)
+
+        yield progress
+
+
+def plain_table(title: str, *columns: str) -> Table:
+    """A table without a frame; the first column is words, the others are numbers."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.show_header = any(columns)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left")
+    return table
+
+
+def _bars(min_width: int) -> Progress:
+    return Progress(
+        TextColumn("{task.description}", table_column=Column(no_wrap=True, min_width=min_width)),
+        BarColumn(bar_width=16, table_column=Column(min_width=8)),
+        TaskProgressColumn(table_column=Column(no_wrap=True, min_width=4)),
+        TextColumn("[dim]{task.fields[note]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+        console=Console(stderr=True),
+    )
