@@ -118,7 +118,6 @@ def test_help_names_the_commands(command):
 
 
 def test_corruptions_are_made_where_they_are_read(command, root):
-    pytest.importorskip("ddu.data.corruptions")
     arguments = ("make", "corruptions", "--only", "fog", "--only", "contrast", "--workers", "1", "--data-root", root)
     code, printed, complaint = command(*arguments)
     assert (code, complaint) == (0, "")

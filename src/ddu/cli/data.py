@@ -11,12 +11,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from ddu import data
+from ddu.cli._make_dirty_mnist import dirty_mnist
 from ddu.data._registry import PREFIXES, Source
 from ddu.data._sources import find
 from ddu.errors import DataError
 
 data_app = typer.Typer(name="data", help="List, describe, fetch and make data sets.", no_args_is_help=True)
 make_app = typer.Typer(name="make", help="Make data sets out of others.", no_args_is_help=True)
+make_app.command("dirty-mnist")(dirty_mnist)
 data_app.add_typer(make_app)
 
 DataRoot = Annotated[

@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from ddu.data import load
+from ddu.data.dirty_mnist import _artifact as artifact
 from ddu.errors import DataError
 
 from ..conftest import noise
@@ -11,7 +12,6 @@ from ..conftest import noise
 @pytest.fixture
 def root(tmp_path):
     """Three ambiguous images with two labels each, and four images of MNIST, as the generator would leave them."""
-    artifact = pytest.importorskip("ddu.data.dirty_mnist._artifact")
     folder = tmp_path / "dirty_mnist"
     folder.mkdir()
     manifest = {"format": artifact.FORMAT, "format_version": artifact.FORMAT_VERSION, "seed": 0, "splits": {}}
