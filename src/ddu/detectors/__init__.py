@@ -16,6 +16,8 @@ from ddu.detectors._ensemble import as_members
 from ddu.detectors._ensemble import join_members as join_members
 from ddu.detectors._ensemble import load_members as load_members
 from ddu.detectors._mahalanobis import Mahalanobis as Mahalanobis
+from ddu.detectors._pytorch_ood import as_pytorch_ood as as_pytorch_ood
+from ddu.detectors._pytorch_ood import from_pytorch_ood as from_pytorch_ood
 from ddu.detectors._sngp import SNGP as SNGP
 from ddu.detectors._softmax import Softmax as Softmax
 from ddu.errors import ArtifactError, InputError
@@ -31,6 +33,8 @@ __all__ = [
     "Evidence",
     "Mahalanobis",
     "Softmax",
+    "as_pytorch_ood",
+    "from_pytorch_ood",
     "join_members",
     "load",
     "load_members",

@@ -282,13 +282,14 @@ def _gathered(batches: Iterable[FeatureBatch]) -> Iterator[FeatureBatch]:
     for batch in batches:
         waiting.append(batch)
         if sum(len(b.features) for b in waiting) >= _ROWS:
-            yield _joined(waiting)
+            yield joined(waiting)
             waiting = []
     if waiting:
-        yield _joined(waiting)
+        yield joined(waiting)
 
 
-def _joined(batches: list[FeatureBatch]) -> FeatureBatch:
+def joined(batches: list[FeatureBatch]) -> FeatureBatch:
+    """Batches with labels as one."""
     rows = [(batch.features, batch.logits, labels_of(batch)) for batch in batches]
     return FeatureBatch(*(torch.cat(column) for column in zip(*rows, strict=True)))
 

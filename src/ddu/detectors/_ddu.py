@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from ddu.density import GaussianDensity
@@ -78,6 +77,13 @@ class DDU(BaseDetector):
         self._accept(self._fresh_density(len(self.class_names) if self.class_names else None).update(z, y))
         return self._settle()
 
+    def score_features(self, z: Tensor) -> Tensor:
+        """The epistemic score of features that were extracted before: minus their log-density, (sample,)."""
+        self._need_fit()
+        density = self.density
+        score = density.relative_log_density if density.background else density.log_density
+        return -score(z)
+
     def _learn(self, batches: Iterable[FeatureBatch]) -> None:
         """Moments only: memory does not grow with the data."""
         density: GaussianDensity | None = None
@@ -89,9 +95,7 @@ class DDU(BaseDetector):
         self._accept(density)
 
     def _evidence(self, batch: FeatureBatch) -> Evidence:
-        density = self.density
-        score = density.relative_log_density if density.background else density.log_density
-        return Evidence(batch.logits, -torch.as_tensor(score(batch.features)))
+        return Evidence(batch.logits, self.score_features(batch.features))
 
     def _options(self) -> dict[str, Any]:
         return {"features": self.tap.place(), "density": self.density.get_params()}

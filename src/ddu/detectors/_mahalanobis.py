@@ -105,8 +105,12 @@ class Mahalanobis(BaseDetector):
         exact = features.to(moments[0].device, torch.float64)
         scores = []
         for density, z in zip(self.densities, exact.split([m.dim for m in moments], dim=1), strict=True):
-            nearest = density.mahalanobis(z).amin(1)
-            expected = density.background_mahalanobis(z) if self.relative else z.shape[1]
+            # Both papers divide their scatter by n, not by n - C and n - 1: far out, where both distances are large,
+            # their difference would hang on it
+            count = density.counts_
+            n, dof = count.sum(), count.sum() - len(count)
+            nearest = density.mahalanobis(z).amin(1) * n / dof
+            expected = density.background_mahalanobis(z) * n / (n - 1) if self.relative else z.shape[1]
             scores.append((nearest - expected) / (2 * z.shape[1]) ** 0.5)
         return torch.stack(scores).mean(0).float()
 

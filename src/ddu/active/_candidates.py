@@ -1,0 +1,143 @@
+"""The unlabelled part of a pool, streamed through a detector: only three numbers a sample are kept."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from ddu.data import collated
+from ddu.errors import InputError
+from ddu.progress import track
+from ddu.types import Detector
+
+
+class Uncertainties(NamedTuple):
+    """What a detector makes of samples, (sample,) each.
+
+    Attributes:
+        epistemic: How unlike the labelled samples each is, on the detector's own scale.
+        aleatoric: Entropy of the predicted classes, in nats.
+        label: The likeliest class.
+    """
+
+    epistemic: np.ndarray
+    aleatoric: np.ndarray
+    label: np.ndarray
+
+    def at(self, positions: np.ndarray) -> "Uncertainties":
+        """Those of some samples."""
+        return Uncertainties(*(column[positions] for column in self))
+
+
+class Candidates:
+    """Samples of a pool that may be labelled next, and what a detector makes of them.
+
+    Nothing is computed before it is asked for. The pool is read a batch at a time, and neither inputs nor features are
+    kept, so its size is bounded by three numbers a sample.
+
+    Args:
+        detector: A fitted detector.
+        pool: An array or tensor of inputs, (sample, ...), or a data set of inputs or of (input, label), whose labels
+            are not looked at.
+        indices: Which samples of the pool are candidates, (candidate,).
+        batch_size: How many are scored at a time.
+        workers: Processes that read the pool.
+        progress: `True` shows a bar, `False` none; by default one appears if it takes long, on a terminal.
+    """
+
+    def __init__(
+        self,
+        detector: Detector,
+        pool: Any,
+        indices: np.ndarray,
+        *,
+        batch_size: int = 512,
+        workers: int = 0,
+        progress: bool | None = None,
+    ):
+        self.detector = detector
+        self.pool = pool
+        self.indices = indices
+        self._reading: dict[str, Any] = {"batch_size": batch_size, "num_workers": workers}
+        self._progress = progress
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @cached_property
+    def uncertainties(self) -> Uncertainties:
+        """Of every candidate; this reads the pool."""
+        return self._score(self.indices)
+
+    def judge(self, positions: np.ndarray) -> Uncertainties:
+        """Of the candidates at some positions; if all have not been scored, only of these."""
+        if "uncertainties" in self.__dict__:
+            return self.uncertainties.at(positions)
+        return self._score(self.indices[positions])
+
+    def inputs(self, positions: np.ndarray) -> Tensor:
+        """The inputs at some positions."""
+        return read_inputs(self.pool, self.indices[positions])
+
+    def only(self, positions: np.ndarray) -> "Candidates":
+        """The candidates at some positions, not scored again."""
+        fewer = Candidates(self.detector, self.pool, self.indices[positions], progress=self._progress)
+        fewer._reading = self._reading
+        fewer.uncertainties = self.uncertainties.at(positions)
+        return fewer
+
+    def _score(self, indices: np.ndarray) -> Uncertainties:
+        scores = Uncertainties(*(np.empty(len(indices), dtype) for dtype in (np.float64, np.float64, np.int64)))
+        # A loader draws a seed for its workers: not from torch's own random state
+        options = {"collate_fn": collated, "generator": torch.Generator(), **self._reading}
+        batches = DataLoader(_Inputs(self.pool, indices), **options)
+        start = 0
+        for inputs in track(batches, "pool", show=self._progress):
+            prediction = self.detector.predict(inputs)
+            rows = slice(start, start + len(inputs))
+            columns = (prediction.epistemic, prediction.aleatoric, prediction.label)
+            for kept, values in zip(scores, columns, strict=True):
+                kept[rows] = values.cpu().numpy()
+            start = rows.stop
+        _check_scores(scores, indices)
+        return scores
+
+
+def read_inputs(pool: Any, indices: Sequence[int] | np.ndarray) -> Tensor:
+    """The inputs of a pool at some indices; labels that it may carry are left out."""
+    if isinstance(pool, Tensor | np.ndarray):
+        return torch.as_tensor(pool[np.asarray(indices)])
+    if hasattr(pool, "__getitems__"):
+        batch = collated(pool.__getitems__(list(indices)))
+    else:
+        batch = collated([pool[int(index)] for index in indices])
+    return batch[0] if isinstance(batch, tuple | list) else batch
+
+
+class _Inputs(Dataset[Tensor]):
+    """The inputs at some indices of a pool, for a loader."""
+
+    def __init__(self, pool: Any, indices: np.ndarray) -> None:
+        self.pool, self.indices = pool, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, position: int) -> Tensor:
+        return self.__getitems__([position])[0]
+
+    def __getitems__(self, positions: Sequence[int]) -> Tensor:
+        return read_inputs(self.pool, self.indices[np.asarray(positions)])
+
+
+def _check_scores(scores: Uncertainties, indices: np.ndarray) -> None:
+    bad = np.flatnonzero(np.isnan(scores.epistemic) | np.isnan(scores.aleatoric))
+    if len(bad):
+        raise InputError(
+            f"The detector gave NaN for {len(bad)} of {len(indices)} samples, the first at index {indices[bad[0]]} of "
+            "the pool: check the network and that sample."
+        )

@@ -1,0 +1,434 @@
+"""The loop: train on what is labelled, find what is worth a label, have it labelled.
+
+Everything that happens in a round is a function of the seed, the round and the labels so far. So a learner that was
+killed has the same future as one that was not, once it is told what the other was taught.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import nn
+from torch.utils.data import Dataset
+
+from ddu.active._acquisition import Acquisition, few_samples_expected, find_acquisition
+from ddu.active._candidates import Candidates, read_inputs
+from ddu.active._training import LabelledSamples, Trainer, by_recipe
+from ddu.data import loader
+from ddu.detectors import DDU
+from ddu.errors import ArtifactError, InputError, LabelError
+from ddu.files import write_json
+from ddu.types import Detector
+
+STATE = "learner.json"
+_FORMAT, _VERSION = "ddu-active-learner", 1
+
+Integers = ArrayLike | torch.Tensor
+Oracle = Callable[[np.ndarray], Integers]
+"""Gives the labels of the samples at some indices of the pool."""
+
+# Streams of random numbers that must not depend on each other
+_NETWORK, _CANDIDATES, _CHOICE = range(3)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Samples worth a label, the most worth first; each attribute is (sample,).
+
+    Attributes:
+        indices: Where they are in the pool.
+        scores: What they were chosen by.
+        epistemic: How unlike the labelled samples they are, by the detector.
+        aleatoric: The entropy of their predicted classes, in nats.
+        predicted: Their likeliest classes.
+    """
+
+    indices: np.ndarray
+    scores: np.ndarray
+    epistemic: np.ndarray
+    aleatoric: np.ndarray
+    predicted: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A round: what came of so many labels, and what was labelled next.
+
+    Attributes:
+        round: From 0.
+        labels: How many labels the networks were trained with.
+        accuracy: On the test set; None without one.
+        indices: What was then acquired from the pool; empty in the last round.
+        seconds: How long the round took.
+    """
+
+    round: int
+    labels: int
+    accuracy: float | None
+    indices: tuple[int, ...]
+    seconds: float
+
+
+class ActiveLearner:
+    """Learns from few labels by asking for those that matter.
+
+    Args:
+        model_factory: Makes an untrained network. A fresh one is trained in every round, with weights that depend on
+            the seed and the round alone.
+        detector: Makes a detector of a trained network, for example `ddu.DDU`; of a list of networks if there are
+            several `members`, for example `ddu.detectors.Ensemble`.
+        pool: Unlabelled inputs: an array or tensor (sample, ...), or a data set of inputs, or of (input, label) whose
+            labels are not looked at. It is streamed.
+        labelled: Samples (input, label) to begin with. A density needs at least two of every class.
+        oracle: Gives the labels of the samples at some indices of the pool; without one, use `propose` and `teach`.
+        acquisition: What is worth a label: an `Acquisition`, or "epistemic", "aleatoric", "random", "power", "diverse".
+        members: How many networks are trained.
+        validation: Held-out samples, for a trainer that chooses its epoch by them.
+        test: Samples to measure the accuracy on.
+        trainer: How a network is trained; by default the recipe "active_learning", which keeps the best epoch.
+        per_round: How many labels `step` asks for.
+        retrain_every: Train fresh networks only every so many rounds; in between, what was taught only updates the
+            detector, and of a density only the moments.
+        candidates: Consider so many samples of the pool in a round, drawn at random; None considers all.
+        batch_size: How many samples are scored at a time.
+        workers: Processes that read the pool.
+        seed: Decides everything that is random.
+        progress: `True` shows bars, `False` none; by default they appear on a terminal if something takes long.
+        on_stage: Is told what is being done.
+
+    Attributes:
+        records: What `step` and `run` have done so far.
+
+    Example:
+        >>> from torch.utils.data import TensorDataset
+        >>> x = torch.randn(300, 2)
+        >>> y = (x[:, 0] > 0).long()
+        >>> def train(model, samples, validation, *, seed):
+        ...     inputs, labels = samples.__getitems__(range(len(samples)))
+        ...     optimiser = torch.optim.Adam(model.parameters(), lr=0.1)
+        ...     for _ in range(20):
+        ...         optimiser.zero_grad()
+        ...         torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        ...         optimiser.step()
+        >>> learner = ActiveLearner(
+        ...     model_factory=lambda: nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2)),
+        ...     detector=DDU,
+        ...     pool=x[:200],
+        ...     labelled=TensorDataset(x[200:210], y[200:210]),
+        ...     oracle=lambda indices: y[indices],
+        ...     trainer=train,
+        ... )
+        >>> proposal = learner.propose(3)
+        >>> learner.teach(proposal.indices, y[proposal.indices])
+        >>> [record.labels for record in learner.run(until=20)]
+        [13, 18, 20]
+    """
+
+    def __init__(
+        self,
+        model_factory: Callable[[], nn.Module],
+        detector: Callable[[Any], Detector],
+        pool: Any,
+        labelled: Any = None,
+        oracle: Oracle | None = None,
+        acquisition: Acquisition | str = "epistemic",
+        *,
+        members: int = 1,
+        validation: Dataset[Any] | None = None,
+        test: Dataset[Any] | None = None,
+        trainer: Trainer | None = None,
+        per_round: int = 5,
+        retrain_every: int = 1,
+        candidates: int | None = None,
+        batch_size: int = 512,
+        workers: int = 0,
+        seed: int = 0,
+        progress: bool | None = None,
+        on_stage: Callable[[str], None] = lambda stage: None,
+    ):
+        self.model_factory = model_factory
+        self.make_detector = detector
+        self.pool = pool
+        self.labelled = labelled
+        self.oracle = oracle
+        self.acquisition = find_acquisition(acquisition)
+        self.members = members
+        self.validation = validation
+        self.test = test
+        self.trainer = by_recipe() if trainer is None else trainer
+        self.per_round = per_round
+        self.retrain_every = retrain_every
+        self.candidates = candidates
+        self.batch_size = batch_size
+        self.workers = workers
+        self.seed = seed
+        self.progress = progress
+        self.on_stage = on_stage
+        self.records: list[Record] = []
+        self._rounds: list[_Taught] = []
+        self._detector: Detector | None = None
+        self._trained_at = self._fitted_at = -1
+        self._accuracy: float | None = None
+        _check_parameters(self)
+
+    @property
+    def round(self) -> int:
+        """How often it has been taught."""
+        return len(self._rounds)
+
+    @property
+    def num_labels(self) -> int:
+        """How many samples are labelled."""
+        return len(self._samples(self.round))
+
+    @property
+    def detector(self) -> Detector:
+        """The detector around this round's networks; they are trained when it is first asked for."""
+        self._train()
+        assert self._detector is not None
+        return self._detector
+
+    def unlabelled(self) -> np.ndarray:
+        """The indices of the pool that have no label, in ascending order."""
+        free = np.ones(len(self.pool), dtype=bool)
+        for taught in self._rounds:
+            free[taught.indices] = False
+        return np.flatnonzero(free)
+
+    def propose(self, k: int | None = None) -> Proposal:
+        """The samples most worth a label; the same again until something is taught.
+
+        Args:
+            k: How many, by default `per_round`; fewer if the pool has no more.
+        """
+        detector, indices = self.detector, self.unlabelled()
+        if not len(indices):
+            raise InputError(f"All {len(self.pool)} samples of the pool are labelled: there is nothing to propose.")
+        if self.candidates is not None and self.candidates < len(indices):
+            drawn = self._random(_CANDIDATES).choice(indices, self.candidates, replace=False)
+            indices = np.sort(drawn)
+        self.on_stage(f"scoring {len(indices):,} candidates")
+        candidates = Candidates(
+            detector, self.pool, indices, batch_size=self.batch_size, workers=self.workers, progress=self.progress
+        )
+        wanted = self.per_round if k is None else k
+        positions, scores = self.acquisition.choose(candidates, min(wanted, len(indices)), self._random(_CHOICE))
+        return Proposal(indices[positions], scores, *candidates.judge(positions))
+
+    def teach(self, indices: Integers, labels: Integers) -> None:
+        """Adds labels, and begins the next round.
+
+        Args:
+            indices: Which samples of the pool, (sample,).
+            labels: Their classes, (sample,).
+        """
+        taught = _Taught(*(_array(values) for values in (indices, labels)))
+        _check_taught(taught, self)
+        self._rounds.append(_Taught(taught.indices.astype(np.int64), taught.labels.astype(np.int64)))
+
+    def measure(self) -> float | None:
+        """The accuracy of this round's networks on the test set; None without one."""
+        detector = self.detector
+        if self.test is None or self._accuracy is not None:
+            return self._accuracy
+        self.on_stage("testing")
+        right = count = 0
+        with torch.random.fork_rng(devices=[]):
+            for inputs, labels in loader(self.test, self.batch_size, workers=self.workers):
+                right += int((detector.predict(inputs).label.cpu() == labels).sum())
+                count += len(labels)
+        self._accuracy = right / count
+        return self._accuracy
+
+    def step(self) -> Record:
+        """One round: trains, measures, asks the oracle for `per_round` labels, and learns them."""
+        return self._step(self.per_round)
+
+    def run(self, until: int) -> Iterator[Record]:
+        """Rounds until so many samples are labelled, and a last one that only trains and measures.
+
+        Args:
+            until: How many labels to stop at; earlier if the pool runs out.
+        """
+        while self.num_labels < until and len(self.unlabelled()):
+            yield self._step(min(self.per_round, until - self.num_labels))
+        yield self._step(0)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Writes what it was taught, and its records, in one step."""
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        content = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "made_with": self._settings(),
+            "rounds": [{"indices": t.indices.tolist(), "labels": t.labels.tolist()} for t in self._rounds],
+            "records": [asdict(record) for record in self.records],
+        }
+        write_json(path / STATE, content)
+
+    def resume(self, folder: str | os.PathLike[str]) -> Self:
+        """Goes on from what `save` wrote: on one machine, to the same future.
+
+        The networks of the round are trained again when they are needed. Where nothing was saved yet it stays as it
+        is, so that the same program can be started again and again.
+        """
+        path = Path(folder) / STATE
+        if not path.exists():
+            return self
+        rounds, records = _read_state(path, self._settings())
+        self.records = records
+        self._rounds = []
+        self._detector, self._trained_at, self._fitted_at, self._accuracy = None, -1, -1, None
+        for indices, labels in rounds:
+            self.teach(indices, labels)
+        return self
+
+    def _step(self, k: int) -> Record:
+        started = time.monotonic()
+        if k and self.oracle is None:
+            raise InputError("There is no oracle to ask: give oracle=, or use propose and teach.")
+        now, labels, accuracy = self.round, self.num_labels, self.measure()
+        indices: np.ndarray = np.empty(0, dtype=np.int64)
+        if k:
+            assert self.oracle is not None
+            indices = self.propose(k).indices
+            self.teach(indices, self.oracle(indices))
+        record = Record(now, labels, accuracy, tuple(indices.tolist()), time.monotonic() - started)
+        self.records.append(record)
+        return record
+
+    def _train(self) -> None:
+        """Brings networks and detector to this round: fresh networks where they are due, an update where not."""
+        due = self.round - self.round % self.retrain_every
+        if due == self._trained_at and self.round == self._fitted_at:
+            return
+        with torch.random.fork_rng(devices=[]), few_samples_expected():
+            if due != self._trained_at:
+                self._start_over(due)
+            # Round by round, also after a resume: sums in another order would differ in their last digits
+            while self._fitted_at < self.round:
+                self._update(self._rounds[self._fitted_at])
+                self._fitted_at += 1
+
+    def _start_over(self, due: int) -> None:
+        samples = self._samples(due)
+        if not len(samples):
+            raise InputError("There are no labels to learn from: give labelled=, or teach some samples first.")
+        models = [self._train_member(member, due, samples) for member in range(self.members)]
+        self._detector = self.make_detector(models if self.members > 1 else models[0])
+        self._detector.fit(loader(samples, self.batch_size))
+        self._trained_at = self._fitted_at = due
+        self._accuracy = None
+
+    def _train_member(self, member: int, due: int, samples: LabelledSamples) -> nn.Module:
+        named = f"network {member + 1} of {self.members}" if self.members > 1 else "the network"
+        self.on_stage(f"training {named} on {len(samples):,} labels")
+        weights, training = np.random.SeedSequence([self.seed, due, _NETWORK, member]).generate_state(2).tolist()
+        torch.manual_seed(weights)
+        model = self.model_factory()
+        torch.manual_seed(training)
+        self.trainer(model, samples, self.validation, seed=training)
+        return model.eval()
+
+    def _update(self, taught: "_Taught") -> None:
+        """Has the detector learn what was taught, around networks that have not changed."""
+        assert self._detector is not None
+        if isinstance(self._detector, DDU):
+            features = self._detector.tap(read_inputs(self.pool, taught.indices)).features
+            self._detector.density.update(features, torch.from_numpy(taught.labels)).prepare()
+        else:
+            self._detector.fit(loader(self._samples(self._fitted_at + 1), self.batch_size))
+
+    def _samples(self, rounds: int) -> LabelledSamples:
+        """What was labelled before a round."""
+        empty = np.empty(0, dtype=np.int64)
+        indices = np.concatenate([empty, *(taught.indices for taught in self._rounds[:rounds])])
+        labels = np.concatenate([empty, *(taught.labels for taught in self._rounds[:rounds])])
+        return LabelledSamples(self.labelled, self.pool, indices, labels)
+
+    def _random(self, purpose: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, self.round, purpose])
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "pool": len(self.pool),
+            "labelled": 0 if self.labelled is None else len(self.labelled),
+            "acquisition": repr(self.acquisition),
+            "members": self.members,
+            "retrain_every": self.retrain_every,
+            "candidates": self.candidates,
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True)
+class _Taught:
+    """What was taught at the end of a round."""
+
+    indices: np.ndarray
+    labels: np.ndarray
+
+
+def _array(values: Any) -> np.ndarray:
+    return values.cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+
+
+def _check_parameters(learner: ActiveLearner) -> None:
+    for name in ("members", "per_round", "retrain_every", "candidates", "batch_size"):
+        value = getattr(learner, name)
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise InputError(
+                f"The '{name}' parameter of ActiveLearner must be an integer of at least 1. Got {value!r} instead."
+            )
+    if not isinstance(learner.seed, int) or learner.seed < 0:
+        raise InputError(
+            f"The 'seed' parameter of ActiveLearner must be an integer of at least 0. Got {learner.seed!r} instead."
+        )
+
+
+def _check_taught(taught: _Taught, learner: ActiveLearner) -> None:
+    indices, labels = taught.indices, taught.labels
+    if indices.ndim != 1 or labels.shape != indices.shape or not len(indices):
+        raise LabelError(
+            f"teach takes one label for each index, at least one. Got indices of shape {indices.shape} and labels of "
+            f"shape {labels.shape}."
+        )
+    for name, values in (("indices", indices), ("labels", labels)):
+        if values.dtype.kind not in "iu" or values.min() < 0:
+            raise LabelError(f"The {name} must be integers from 0. Got {values[:5].tolist()} ({values.dtype}).")
+    if indices.max() >= len(learner.pool):
+        raise LabelError(f"There is no index {indices.max()} in a pool of {len(learner.pool)} samples.")
+    known = np.concatenate([indices, *(earlier.indices for earlier in learner._rounds)])
+    values, counts = np.unique(known, return_counts=True)
+    if counts.max() > 1:
+        raise LabelError(f"Index {values[counts.argmax()]} would be taught twice: it has a label already.")
+
+
+def _read_state(path: Path, settings: dict[str, Any]) -> tuple[list[tuple[Sequence[int], Sequence[int]]], list[Record]]:
+    try:
+        content = json.loads(path.read_text())
+        if content["format"] != _FORMAT or content["version"] > _VERSION:
+            raise ArtifactError(f"{path} is not the state of an active learner that this ddu can read.")
+        saved = content["made_with"]
+        rounds = [(one["indices"], one["labels"]) for one in content["rounds"]]
+        records = [Record(**{**one, "indices": tuple(one["indices"])}) for one in content["records"]]
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{path} is damaged ({error!r}): it cannot be resumed from.") from error
+    for name, now in settings.items():
+        if saved.get(name) != now:
+            raise InputError(
+                f"The learner in {path.parent} was made with {name}={saved.get(name)}, and this one with {name}={now}: "
+                "make it alike, or choose another folder."
+            )
+    return rounds, records

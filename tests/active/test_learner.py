@@ -1,0 +1,334 @@
+"""The loop: what it does in a round, and that nothing but seed, round and labels decides it."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from ddu.active import ActiveLearner, Diverse, LeaveOutFar, PowerSampling, Top, by_recipe
+from ddu.data import ArrayDataset, DataInfo
+from ddu.detectors import DDU, Ensemble, Mahalanobis, Softmax
+from ddu.errors import ArtifactError, FewSamplesWarning, InputError, LabelError
+from ddu.training import CrossEntropy, Recipe
+
+from .conftest import make_network, train_briefly
+
+
+def outcome(records):
+    return [(record.round, record.labels, record.accuracy, record.indices) for record in records]
+
+
+def test_a_run_measures_at_every_size_and_ends_without_acquiring(blobs):
+    learner = blobs.learner(per_round=5)
+    records = list(learner.run(until=33))
+    assert [record.labels for record in records] == [16, 21, 26, 31, 33]
+    assert [len(record.indices) for record in records] == [5, 5, 5, 2, 0]
+    assert [record.round for record in records] == [0, 1, 2, 3, 4]
+    assert records == learner.records
+    acquired = np.concatenate([record.indices for record in records]).astype(int)
+    assert len(set(acquired)) == 17
+    assert set(learner.unlabelled()) == set(range(120)) - set(acquired)
+    assert 0.5 < records[0].accuracy < records[-1].accuracy <= 1
+
+
+def test_the_accuracy_is_that_of_the_detector_on_the_test_set(blobs):
+    learner = blobs.learner(batch_size=33)
+    inputs, labels = blobs.test.tensors
+    assert learner.measure() == float((learner.detector.predict(inputs).label == labels).double().mean())
+    assert blobs.learner(test=None).step().accuracy is None
+
+
+def test_a_proposal_has_indices_scores_and_both_uncertainties_the_best_first(blobs):
+    learner = blobs.learner()
+    learner.teach([4, 8], blobs.oracle(np.array([4, 8])))
+    proposal = learner.propose(6)
+    prediction = learner.detector.predict(blobs.pool)
+    epistemic = prediction.epistemic.clone()
+    epistemic[[4, 8]] = -torch.inf
+    assert proposal.indices.tolist() == epistemic.argsort(descending=True)[:6].tolist()
+    assert proposal.scores == pytest.approx(epistemic[proposal.indices].numpy())
+    assert proposal.epistemic == pytest.approx(proposal.scores)
+    assert proposal.aleatoric == pytest.approx(prediction.aleatoric[proposal.indices].numpy(), rel=1e-4, abs=1e-6)
+    assert proposal.predicted.tolist() == prediction.label[proposal.indices].tolist()
+    assert len(proposal) == 6
+
+
+def test_asking_again_gives_the_same_until_something_is_taught(blobs):
+    learner = blobs.learner(acquisition="power", candidates=40)
+    first, second = learner.propose(), learner.propose()
+    assert np.array_equal(first.indices, second.indices)
+    learner.teach(first.indices, blobs.oracle(first.indices))
+    assert not set(first.indices) & set(learner.propose().indices)
+
+
+def test_labels_may_be_taught_by_hand_without_oracle_or_initial_samples(blobs):
+    learner = blobs.learner(labelled=None, oracle=None)
+    with pytest.raises(InputError, match=r"^There are no labels to learn from: give labelled=, or teach some samples "):
+        learner.propose()
+    learner.teach(list(range(16)), [label % 4 for label in range(16)])
+    assert learner.num_labels == 16
+    assert learner.round == 1
+    assert learner.propose(3).indices.min() >= 16
+    with pytest.raises(InputError, match=r"^There is no oracle to ask: give oracle=, or use propose and teach\.$"):
+        learner.step()
+
+
+def test_a_pool_that_runs_out_ends_the_run(blobs):
+    learner = blobs.learner(pool=blobs.pool[:12])
+    assert [record.labels for record in learner.run(until=1000)] == [16, 21, 26, 28]
+    with pytest.raises(InputError, match=r"^All 12 samples of the pool are labelled: there is nothing to propose\.$"):
+        learner.propose()
+
+
+def test_candidates_are_a_new_draw_in_every_round(blobs):
+    learner = blobs.learner(candidates=30, acquisition=Top("epistemic"))
+    chosen = [learner.propose(30).indices]
+    learner.teach(chosen[0][:1], blobs.oracle(chosen[0][:1]))
+    chosen.append(learner.propose(1000).indices)
+    assert [len(set(one)) for one in chosen] == [30, 30]
+    assert set(chosen[0]) != set(chosen[1])
+
+
+def test_members_are_an_ensemble_of_different_networks(blobs):
+    learner = blobs.learner(detector=Ensemble, members=3)
+    members = list(learner.detector.model)
+    assert len(members) == 3
+    assert len({float(member[0].weight.detach().sum()) for member in members}) == 3
+    record = learner.step()
+    assert len(record.indices) == 5
+
+
+def test_samples_may_come_as_batches_or_one_by_one(blobs):
+    info = DataInfo("blobs", (6,), tuple("abcd"))
+    pool = ArrayDataset(blobs.pool.numpy(), blobs.labels.numpy(), info)
+    inputs, labels = (tensor.numpy() for tensor in blobs.labelled.tensors)
+    batches = blobs.learner(pool=pool, labelled=ArrayDataset(inputs, labels, info))
+    one_by_one = blobs.learner(pool=TensorDataset(blobs.pool, blobs.labels), labelled=list(blobs.labelled))
+    assert outcome(batches.run(until=26)) == outcome(one_by_one.run(until=26)) == outcome(blobs.learner().run(until=26))
+
+
+# Randomness
+
+
+def test_seed_and_round_decide_everything_and_torchs_own_state_is_left_alone(blobs):
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    first = outcome(blobs.learner(seed=3).run(until=26))
+    assert torch.equal(torch.rand(3), expected)
+    assert outcome(blobs.learner(seed=3).run(until=26)) == first
+    assert outcome(blobs.learner(seed=4).run(until=26)) != first
+
+
+def test_every_round_starts_from_fresh_weights(blobs):
+    untrained = []
+
+    def remember(model, samples, validation, *, seed):
+        untrained.append(model[0].weight.detach().clone())
+
+    learner = blobs.learner(trainer=remember)
+    list(learner.run(until=26))
+    assert len(untrained) == 3
+    assert not any(torch.equal(untrained[i], untrained[j]) for i, j in ((0, 1), (1, 2), (0, 2)))
+
+
+def test_equal_scores_are_broken_by_the_seed(blobs):
+    class Indifferent(Softmax):
+        def predict(self, x):
+            prediction = super().predict(x)
+            prediction.epistemic.fill_(1.0)
+            return prediction
+
+    chosen = [tuple(blobs.learner(detector=Indifferent, seed=seed).propose(5).indices) for seed in range(4)]
+    assert len(set(chosen)) == 4
+    assert all(one != tuple(range(5)) for one in chosen)
+
+
+# Resuming
+
+VARIANTS = {
+    "density": {},
+    "a changing choice of candidates": {"candidates": 50},
+    "power sampling": {"acquisition": PowerSampling()},
+    "an updated density": {"acquisition": Diverse(), "retrain_every": 3},
+    "without the far": {"acquisition": LeaveOutFar(Top(), quantile=0.8)},
+    "an ensemble": {"detector": Ensemble, "members": 2},
+    "random": {"acquisition": "random"},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_learner_that_was_stopped_has_the_same_future(variant, blobs, tmp_path):
+    whole = list(blobs.learner(**VARIANTS[variant]).run(until=46))
+    stopped = blobs.learner(**VARIANTS[variant])
+    for _ in range(4):
+        stopped.step()
+        stopped.save(tmp_path)
+    stopped.step()  # not saved: as if it had been killed
+    resumed = blobs.learner(**VARIANTS[variant]).resume(tmp_path)
+    assert resumed.num_labels == 36
+    assert outcome(resumed.records) == outcome(whole[:4])
+    assert outcome(resumed.run(until=46)) == outcome(whole[4:])
+    assert outcome(resumed.records) == outcome(whole)
+
+
+def test_resuming_from_nothing_is_a_beginning(blobs, tmp_path):
+    assert blobs.learner().resume(tmp_path / "nowhere").round == 0
+
+
+def test_another_learner_and_a_damaged_file_are_refused(blobs, tmp_path):
+    learner = blobs.learner()
+    learner.step()
+    learner.save(tmp_path)
+    with pytest.raises(
+        InputError,
+        match=r" was made with seed=0, and this one with seed=1: make it alike, or choose another folder\.$",
+    ):
+        blobs.learner(seed=1).resume(tmp_path)
+    with pytest.raises(InputError, match=r"acquisition=Top\(score='epistemic'\), and this one with acquisition=Random"):
+        blobs.learner(acquisition="random").resume(tmp_path)
+    path = tmp_path / "learner.json"
+    text = path.read_text()
+    path.write_text(text[:-40])
+    with pytest.raises(ArtifactError, match=r"learner\.json is damaged \(.*\): it cannot be resumed from\.$"):
+        blobs.learner().resume(tmp_path)
+    path.write_text(json.dumps(json.loads(text) | {"version": 2}))
+    with pytest.raises(ArtifactError, match=r"learner\.json is not the state of an active learner that this ddu can "):
+        blobs.learner().resume(tmp_path)
+
+
+# A density that is updated instead of fitted again
+
+
+def test_between_trainings_the_moments_are_updated_to_what_a_refit_gives(blobs):
+    learner = blobs.learner(retrain_every=4)
+    networks = []
+    for _ in range(3):
+        learner.step()
+        networks.append(learner.detector.model)
+    assert networks[0] is networks[1] is networks[2]
+    labelled = [
+        blobs.labelled.tensors,
+        *((blobs.pool[[*r.indices]], blobs.labels[[*r.indices]]) for r in learner.records),
+    ]
+    inputs, labels = (torch.cat(column) for column in zip(*labelled, strict=True))
+    assert len(labels) == learner.num_labels == 31
+    with pytest.warns(FewSamplesWarning):
+        refitted = DDU(networks[0]).fit([(inputs, labels)])
+    updated = learner.detector.density
+    for name, tensor in refitted.density.state_tensors().items():
+        torch.testing.assert_close(updated.state_tensors()[name], tensor, rtol=1e-7, atol=1e-9)
+    expected = refitted.predict(blobs.pool).epistemic
+    torch.testing.assert_close(learner.detector.predict(blobs.pool).epistemic, expected, rtol=1e-4, atol=1e-4)
+    learner.step()
+    assert learner.detector.model is not networks[0]
+
+
+def test_between_trainings_the_accuracy_stands_and_the_test_set_is_not_read_again(blobs):
+    learner = blobs.learner(retrain_every=2)
+    accuracies = [record.accuracy for record in learner.run(until=31)]
+    assert accuracies[0] == accuracies[1]
+    assert accuracies[2] == accuracies[3]
+
+
+def test_other_detectors_are_fitted_again_between_trainings(blobs):
+    learner = blobs.learner(detector=Mahalanobis, retrain_every=2)
+    before = learner.detector
+    scores = before.predict(blobs.pool).epistemic
+    learner.step()
+    assert learner.detector is before
+    assert not torch.equal(learner.detector.predict(blobs.pool).epistemic, scores)
+
+
+# The best epoch
+
+
+class Ruinous(CrossEntropy):
+    """Sets all weights to zero in every epoch after the second."""
+
+    def __init__(self):
+        super().__init__()
+        self.epoch = 0
+
+    def on_epoch_start(self, model):
+        self.epoch += 1
+
+    def after_step(self, model, inputs, labels):
+        if self.epoch > 2:
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.zero_()
+
+
+def test_the_best_validation_model_is_the_best_epochs_copy(blobs):
+    recipe = Recipe(epochs=4, batch_size=8, optimiser="adam", lr=0.01, schedule="constant", select="best")
+    options = {"validation": blobs.test, "detector": Softmax}
+    best = blobs.learner(trainer=by_recipe(recipe, objective=Ruinous), **options)
+    assert best.measure() > 0.5
+    assert all(float(parameter.detach().abs().max()) > 0 for parameter in best.detector.model.parameters())
+    last = blobs.learner(trainer=by_recipe(recipe, objective=Ruinous, select="last"), **options)
+    assert all(float(parameter.detach().abs().max()) == 0 for parameter in last.detector.model.parameters())
+
+
+def test_the_default_is_the_recipe_for_active_learning(blobs, monkeypatch):
+    asked = {}
+    monkeypatch.setattr("ddu.active._training.fit", lambda *arguments, **options: asked.update(options))
+    learner = ActiveLearner(make_network, Softmax, blobs.pool, blobs.labelled)
+    learner.propose(1)
+    assert asked["recipe"] == "active_learning"
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("indices", "labels", "message"),
+    [
+        ([1, 2], [0], r"^teach takes one label for each index, at least one\. Got indices of shape \(2,\) and labels "),
+        ([], [], r"^teach takes one label for each index, at least one\. Got indices of shape \(0,\) and labels of "),
+        ([1, 120], [0, 0], r"^There is no index 120 in a pool of 120 samples\.$"),
+        ([1, 1], [0, 0], r"^Index 1 would be taught twice: it has a label already\.$"),
+        ([7], [0], r"^Index 7 would be taught twice: it has a label already\.$"),
+        ([-1], [0], r"^The indices must be integers from 0\. Got \[-1\] \(int64\)\.$"),
+        ([1], [0.5], r"^The labels must be integers from 0\. Got \[0\.5\] \(float64\)\.$"),
+    ],
+)
+def test_what_cannot_be_taught_is_said_and_changes_nothing(indices, labels, message, blobs):
+    learner = blobs.learner()
+    learner.teach([7], [1])
+    with pytest.raises(LabelError, match=message):
+        learner.teach(indices, labels)
+    assert learner.num_labels == 17
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"members": 0}, "The 'members' parameter of ActiveLearner must be an integer of at least 1. Got 0 instead."),
+        (
+            {"candidates": 2.5},
+            "The 'candidates' parameter of ActiveLearner must be an integer of at least 1. Got 2.5 instead.",
+        ),
+        ({"seed": -1}, "The 'seed' parameter of ActiveLearner must be an integer of at least 0. Got -1 instead."),
+    ],
+)
+def test_a_wrong_parameter_is_named(option, message, blobs):
+    with pytest.raises(InputError) as error:
+        blobs.learner(**option)
+    assert str(error.value) == message
+
+
+def test_networks_are_handed_over_in_evaluation_mode(blobs):
+    assert not blobs.learner().detector.model.training
+    seen = []
+
+    def watch(model, samples, validation, *, seed):
+        train_briefly(model, samples, validation, seed=seed)
+        seen.append(validation)
+
+    blobs.learner(trainer=watch, validation=blobs.test).propose()
+    assert seen == [blobs.test]
+    assert isinstance(make_network(), nn.Module)
