@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,19 +50,15 @@ class Recorder:
     ood: Sequence[str]
     false_alarm_rate: float
     command: str = ""
-    _versions: str = field(default_factory=versions)
 
     def is_done(self, subject: Subject) -> bool:
-        """Whether every row of a detector is there."""
+        """Whether every row of a detector is there, and its scores."""
         wanted = {self._key(subject, None, metric) for metric in (*IN_DISTRIBUTION_METRICS, *_COST)}
         wanted |= {self._key(subject, name, metric) for name in self.ood for metric in OOD_METRICS}
-        return self.rows.done(wanted) == wanted
+        return self.rows.done(wanted) == wanted and self._scores_file(subject).is_file()
 
     def record(
-        self,
-        subject: Subject,
-        network: TrainedNetwork | Members,
-        make: Callable[[Any], BaseDetector],
+        self, subject: Subject, network: TrainedNetwork | Members, make: Callable[[Any], BaseDetector]
     ) -> Exception | None:
         """Measures a detector, saves its scores and appends the rows that are missing; or the row of its failure.
 
@@ -103,17 +99,16 @@ class Recorder:
 
     def _values(self, scores: Scores, cost: dict[str, float]) -> dict[tuple[str | None, str], float]:
         """Every value, by OoD set and metric."""
-        values: dict[tuple[str | None, str], float] = {}
-        for name in self.ood:
-            values |= {(name, metric): value for metric, value in scores.ood_metrics(name).items()}
-        return values | {(None, metric): value for metric, value in (scores.in_distribution_metrics() | cost).items()}
+        found = {None: scores.in_distribution_metrics() | cost}
+        found |= {name: scores.ood_metrics(name) for name in self.ood}
+        return {(name, metric): value for name, metrics in found.items() for metric, value in metrics.items()}
 
     def _key(self, subject: Subject, ood: str | None, metric: str) -> RowKey:
         name, severity = split_severity(ood)
         return RowKey(subject.detector, subject.network, subject.data, subject.seed, name, severity, metric)
 
     def _facts(self, subject: Subject) -> dict[str, Any]:
-        return {"members": subject.members, "command": self.command or None, "versions": self._versions}
+        return {"members": subject.members, "command": self.command or None, "versions": versions()}
 
 
 # Memory is not measured on every system
