@@ -9,13 +9,13 @@ for table in summarise(rows):
 from ddu.comparison._catalogue import KINDS as KINDS
 from ddu.comparison._catalogue import Kind as Kind
 from ddu.comparison._compare import compare as compare
-from ddu.comparison._compare import write_report as write_report
 from ddu.comparison._config import Comparison as Comparison
 from ddu.comparison._config import Entry as Entry
 from ddu.comparison._config import NetworkConfig as NetworkConfig
 from ddu.comparison._config import network_label as network_label
 from ddu.comparison._config import read_comparison as read_comparison
 from ddu.comparison._evaluate import evaluate as evaluate
+from ddu.comparison._report import write_report as write_report
 from ddu.comparison._scores import Judged as Judged
 from ddu.comparison._scores import Scores as Scores
 from ddu.comparison._tables import cost_ratios as cost_ratios

@@ -3,13 +3,26 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
 from torch import nn
 
 from ddu.density import GaussianDensity
-from ddu.detectors import DDU, DUQ, SNGP, BaseDetector, Energy, Ensemble, Mahalanobis, Softmax
+from ddu.detectors import (
+    DDU,
+    DUQ,
+    SNGP,
+    BaseDetector,
+    Energy,
+    Ensemble,
+    Mahalanobis,
+    Softmax,
+    from_pytorch_ood,
+    list_pytorch_ood,
+)
+from ddu.errors import MissingExtraError
 from ddu.features import FeatureSource
 from ddu.names import check_name
 
@@ -29,11 +42,13 @@ class Kind:
     members: int = 1
 
     @property
-    def options(self) -> list[str]:
-        """The names of its options."""
-        _, *names = inspect.signature(self.make).parameters  # the first is the network
-        settled = getattr(self.make, "keywords", {})
-        return [name for name in names if name != "class_names" and name not in settled]
+    def options(self) -> list[str] | None:
+        """The names of its options; None for a detector that accepts or refuses them itself."""
+        _, *parameters = inspect.signature(self.make).parameters.values()  # the first is the network
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            return None
+        settled = {"class_names", *getattr(self.make, "keywords", {})}
+        return [parameter.name for parameter in parameters if parameter.name not in settled]
 
 
 def _ddu(
@@ -66,6 +81,14 @@ KINDS: dict[str, Kind] = {
 
 
 def find_kind(name: str) -> Kind:
-    """The kind of detector of that name."""
-    check_name(name, KINDS, "There is no detector {name!r}")
-    return KINDS[name]
+    """The kind of detector of that name: one of `KINDS`, or of pytorch-ood in small letters."""
+    if name in KINDS:
+        return KINDS[name]
+    try:
+        theirs = [one.lower() for one in list_pytorch_ood()]
+    except MissingExtraError:
+        if not get_close_matches(name, KINDS):
+            raise  # it may well be one of theirs
+        theirs = []
+    check_name(name, [*KINDS, *theirs], "There is no detector {name!r}")
+    return Kind(partial(from_pytorch_ood, name))

@@ -4,32 +4,26 @@ comparison.json   what is compared
 networks/         a run for each network, seed and member
 rows.csv          the results
 scores/           what each detector says of each input
-table.md          the results in words
-figures/
 """
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ddu import data
 from ddu.comparison._config import Comparison, Entry
-from ddu.comparison._figures import draw_scores
 from ddu.comparison._networks import Members, Sets, TrainedNetwork, by_name, load_ood
 from ddu.comparison._record import Recorder, Subject
-from ddu.comparison._tables import to_markdown
 from ddu.comparison._training import Job, Say, train_networks
 from ddu.errors import InputError
 from ddu.evaluation import Row, RowFile, latest
-from ddu.files import write_bytes, write_json
+from ddu.files import write_json
 from ddu.runs import differences, input_options, load_run
 from ddu.training import check_writable
 
 CONFIG, NETWORKS, ROWS, SCORES = "comparison.json", "networks", "rows.csv", "scores"
-TABLE, FIGURES = "table.md", "figures"
 
 
 def compare(
@@ -100,32 +94,6 @@ def make_recorder(comparison: Comparison, folder: Path, command: str = "") -> Re
 def subject(comparison: Comparison, entry: Entry, seed: int) -> Subject:
     """Whose rows those of a detector are."""
     return Subject(entry.name, comparison.label(entry), comparison.data, seed, entry.members)
-
-
-def write_report(comparison: Comparison, output: str | os.PathLike[str]) -> list[Path]:
-    """Writes what was found to the folder of a comparison: tables and, where matplotlib is installed, figures.
-
-    The figures are those of the first seed.
-
-    Returns:
-        The files.
-    """
-    folder = Path(output)
-    recorder, table = make_recorder(comparison, folder), folder / TABLE
-    write_bytes(table, to_markdown(latest(recorder.rows.read())).encode())
-    subjects = [subject(comparison, entry, comparison.seeds[0]) for entry in comparison.detectors]
-    scores = {
-        f"{one.detector} on {one.network}": recorder.read_scores(one) for one in subjects if recorder.is_done(one)
-    }
-    if not scores or find_spec("matplotlib") is None:
-        return [table]
-    return [table, *draw_scores(scores, comparison.data, comparison.ood, folder / FIGURES)]
-
-
-def _short_name(one: Subject, among: Sequence[Subject]) -> str:
-    """The detector's name, with the network's where another network has the same detector."""
-    alone = sum(other.detector == one.detector for other in among) == 1
-    return one.detector if alone else f"{one.detector} on {one.network}"
 
 
 class _Shelf:

@@ -86,10 +86,12 @@ class Entry:
         if isinstance(written, Mapping) and len(written) > 1:
             raise InputError(f"Each detector is an item of its own, with a dash. Got {', '.join(written)} in one.")
         kind, options = find_kind(kind_name), dict(options)
-        known = [*kind.options, "network", "name", *["members"] * (kind.members > 1)]
-        for option in options:
-            check_name(option, known, f"The detector {kind_name!r} has no option {{name!r}}")
-        network, members = options.pop("network", kind.method), options.pop("members", kind.members)
+        if kind.options is not None:
+            known = [*kind.options, "network", "name", *["members"] * (kind.members > 1)]
+            for option in options:
+                check_name(option, known, f"The detector {kind_name!r} has no option {{name!r}}")
+        network = options.pop("network", kind.method)
+        members = options.pop("members", kind.members) if kind.members > 1 else 1
         if not isinstance(members, int) or members < min(kind.members, 2):
             raise InputError(f"The members of {kind_name} must be an integer of at least 2. Got {members!r} instead.")
         name = options.pop("name", None) or " ".join([kind_name, *_described(options)])

@@ -18,6 +18,7 @@ from ddu.detectors._ensemble import load_members as load_members
 from ddu.detectors._mahalanobis import Mahalanobis as Mahalanobis
 from ddu.detectors._pytorch_ood import as_pytorch_ood as as_pytorch_ood
 from ddu.detectors._pytorch_ood import from_pytorch_ood as from_pytorch_ood
+from ddu.detectors._pytorch_ood import list_pytorch_ood as list_pytorch_ood
 from ddu.detectors._sngp import SNGP as SNGP
 from ddu.detectors._softmax import Softmax as Softmax
 from ddu.errors import ArtifactError, InputError
@@ -36,6 +37,7 @@ __all__ = [
     "as_pytorch_ood",
     "from_pytorch_ood",
     "join_members",
+    "list_pytorch_ood",
     "load",
     "load_members",
 ]

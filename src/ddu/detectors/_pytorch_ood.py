@@ -269,9 +269,15 @@ class _OnInputs(_Adapter):
         return FeatureBatch(inputs, inputs)
 
 
+def list_pytorch_ood() -> list[str]:
+    """The names that `from_pytorch_ood` knows."""
+    theirs = require("pytorch_ood.detector", **_EXTRA)
+    return [name for name in theirs.__all__ if inspect.isclass(getattr(theirs, name))]
+
+
 def _find(name: str) -> type:
     theirs = require("pytorch_ood.detector", **_EXTRA)
-    known = {one.lower(): one for one in theirs.__all__ if inspect.isclass(getattr(theirs, one))}
+    known = {one.lower(): one for one in list_pytorch_ood()}
     if name.lower() not in known:
         close = [known[one] for one in difflib.get_close_matches(name.lower(), known, n=3)]
         hint = f"The closest are {', '.join(close)}" if close else f"It has {', '.join(known.values())}"

@@ -1,0 +1,31 @@
+"""A comparison of a few seconds: the two moons against points all around them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ddu.comparison import Comparison
+from ddu.evaluation import Row
+
+
+def write_plane(folder: Path) -> str:
+    """Points of the plane, mostly far from the moons, as a set that has a name."""
+    points = np.random.default_rng(0).uniform(-4, 4, (500, 2)).astype(np.float32)
+    np.savez(folder / "plane.npz", x=points, y=np.zeros(len(points), dtype=np.int64))
+    return f"npz:{folder / 'plane.npz'}"
+
+
+def moons(ood: str, detectors: list[Any], **changes: Any) -> Comparison:
+    """A comparison on the two moons, of networks that hardly learn anything."""
+    content = {"data": "two_moons", "ood": [ood], "model": "resffn2_16", "limit": 1500, "detectors": detectors}
+    return Comparison.parse(content | {"recipe": {"name": "two_moons", "epochs": 1}} | changes)
+
+
+# What depends on the clock and on what else the machine does
+COSTS = ("training_seconds", "seconds_per_thousand", "megabytes_per_thousand")
+
+
+def lasting(rows: list[Row]) -> list[tuple[Any, ...]]:
+    """What the same comparison has to give again."""
+    return [(*row.key, row.value, row.status, row.error, row.members) for row in rows if row.metric not in COSTS]

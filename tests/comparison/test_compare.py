@@ -1,0 +1,292 @@
+"""A comparison: whatever is missing is trained and measured, and nothing else."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from ddu import data
+from ddu.comparison import compare, read_comparison, write_report
+from ddu.errors import InputError
+from ddu.runs import load_run
+
+from .moons import COSTS, lasting, moons, write_plane
+
+pytestmark = pytest.mark.filterwarnings("ignore::ddu.errors.CalibrationWarning")  # networks that get all points right
+
+DETECTORS = [
+    "ddu",
+    "softmax",
+    {"ddu": {"network": "softmax", "density": {"covariance": "shared"}}},
+    "confidence",
+    "energy",
+    "mahalanobis",
+    {"mahalanobis": {"perturbation": 0.01}},
+    "relative_mahalanobis",
+    {"ensemble_mi": {"members": 2}},
+    {"ensemble_pe": {"members": 2}},
+    "duq",
+    "sngp",
+    "sngp_mean_field",
+    "knn",
+    {"knn": {"k": 3}},
+    "vim",
+    "react",
+    "odin",
+]
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory):
+    return write_plane(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory, plane):
+    """Every detector in one comparison: the comparison, its folder, its rows and what was said."""
+    comparison, folder = moons(plane, DETECTORS), tmp_path_factory.mktemp("comparison")
+    said: list[str] = []
+    rows = compare(comparison, folder, command="ddu compare these.yaml", progress=False, say=said.append)
+    return comparison, folder, rows, said
+
+
+def values(rows, detector, network, ood=None):
+    return {row.metric: row.value for row in rows if (row.detector, row.network, row.ood) == (detector, network, ood)}
+
+
+def test_every_detector_has_every_row(everything, plane):
+    comparison, _, rows, _ = everything
+    assert {row.status for row in rows} == {"ok"}
+    assert len({(row.detector, row.network) for row in rows}) == len(DETECTORS)
+    in_distribution = values(rows, "ddu", "resffn2_16+sn")
+    assert in_distribution.keys() >= {"accuracy", "nll", "nll_uncalibrated", "brier", "ece", "ece_uncalibrated", "aurc"}
+    assert in_distribution.keys() >= {"false_alarm_rate", *COSTS}
+    assert values(rows, "ddu", "resffn2_16+sn", plane).keys() >= {"auroc", "aupr_out", "aupr_in", "fpr95", "aurc"}
+    for entry in comparison.detectors:
+        label = comparison.label(entry)
+        assert values(rows, entry.name, label).keys() == in_distribution.keys()
+        assert values(rows, entry.name, label, plane).keys() == values(rows, "ddu", "resffn2_16+sn", plane).keys()
+    assert {row.command for row in rows} == {"ddu compare these.yaml"}
+    assert {row.members for row in rows if row.detector.startswith("ensemble")} == {2}
+
+
+def test_networks_are_trained_once_and_shared(everything):
+    _, folder, _, said = everything
+    trained = {"ddu-seed0", "softmax-seed0", "softmax-seed0-member1", "duq-seed0", "sngp-seed0"}
+    assert {path.name for path in (folder / "networks").iterdir()} == trained
+    assert sum(words.startswith("Train ") for words in said) == len(trained)
+
+
+def test_members_differ_in_weights_and_share_what_is_held_out(everything):
+    _, folder, _, _ = everything
+    first, second = (load_run(folder / "networks" / name) for name in ("softmax-seed0", "softmax-seed0-member1"))
+    assert (first.load_data().validation.inputs == second.load_data().validation.inputs).all()
+    assert (first.load_data().train.inputs == second.load_data().train.inputs).all()
+    weights = [torch.cat([p.flatten() for p in run.load_model().parameters()]) for run in (first, second)]
+    assert not torch.equal(*weights)
+
+
+def test_values_are_those_of_the_saved_detector_by_hand(everything, plane):
+    _, folder, rows, _ = everything
+    run = load_run(folder / "networks" / "ddu-seed0")
+    detector, test = run.load_detector(), run.load_data().test
+    known = detector.predict(torch.from_numpy(test.inputs))
+    unknown = detector.predict(torch.from_numpy(data.load_ood(plane, test.info).inputs))
+    scores = torch.cat([known.epistemic, unknown.epistemic])
+    truth = [0] * len(known) + [1] * len(unknown)
+    ours = values(rows, "ddu", "resffn2_16+sn", plane)
+    assert ours["auroc"] == pytest.approx(roc_auc_score(truth, scores), abs=1e-6)
+    assert ours["detection_rate"] == float((unknown.verdict == "out_of_distribution").mean())
+    ours = values(rows, "ddu", "resffn2_16+sn")
+    assert ours["accuracy"] == run.metrics["test_accuracy"]
+    assert ours["false_alarm_rate"] == run.metrics["test_false_alarm_rate"]
+    assert ours["ece"] == pytest.approx(run.metrics["test_ece"], abs=1e-6)
+    assert ours["training_seconds"] > run.metrics["seconds"]
+
+
+def test_an_ensemble_costs_what_its_members_cost(everything):
+    _, folder, rows, _ = everything
+    members = [load_run(folder / "networks" / name) for name in ("softmax-seed0", "softmax-seed0-member1")]
+    cost = {name: values(rows, name, "resffn2_16")["training_seconds"] for name in ("softmax", "ensemble_mi")}
+    assert cost["softmax"] > members[0].metrics["seconds"]
+    assert cost["ensemble_mi"] > sum(member.metrics["seconds"] for member in members)
+
+
+def test_a_finished_comparison_is_returned_as_it_is(everything):
+    comparison, folder, rows, _ = everything
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != "comparison.json"}
+    said: list[str] = []
+    assert compare(comparison, folder, progress=False, say=said.append) == rows
+    assert said == []
+    assert all(path.stat().st_mtime_ns == then for path, then in before.items() if path.is_file())
+
+
+def test_the_report_has_tables_with_costs_as_ratios_and_figures(everything, plane):
+    comparison, folder, rows, _ = everything
+    written = write_report(comparison, folder)
+    table = (folder / "table.md").read_text()
+    for title in ("## Out of distribution", "## In distribution", "## Refusing", "## Cost"):
+        assert title in table
+    assert "A ratio of 1 is the cost of softmax on resffn2_16." in table
+    training, reference = (values(rows, name, "resffn2_16")["training_seconds"] for name in ("ensemble_mi", "softmax"))
+    (line,) = (line for line in table.split("## Cost")[1].splitlines() if line.startswith("| ensemble_mi |"))
+    assert f" {training / reference:.3f} |" in line
+    names = {path.name for path in written if path.suffix == ".png"}
+    assert names >= {"roc-" + plane.replace(":", "-").replace("/", "-") + ".png", "risk-coverage-two_moons.png"}
+    assert names >= {"scores-softmax.png", "reliability-softmax.png", "reliability-duq.png"}
+    assert "reliability-energy.png" not in names  # its probabilities are the softmax's
+    assert all(path.stat().st_size > 1000 for path in written)
+
+
+def test_detectors_and_sets_may_be_added_but_not_changed(plane, tmp_path):
+    few = moons(plane, ["softmax"])
+    rows = compare(few, tmp_path, progress=False)
+    said: list[str] = []
+    more = compare(moons(plane, ["softmax", "energy"]), tmp_path, progress=False, say=said.append)
+    assert said == ["Measure energy on resffn2_16, seed 0"]
+    assert more[: len(rows)] == rows
+    for changed, message in [
+        (
+            moons(plane, ["softmax"], limit=1400),
+            f"The comparison in {tmp_path} has limit=1500, and this one limit=1400",
+        ),
+        (
+            moons(plane, ["softmax"], recipe={"name": "two_moons", "epochs": 2}),
+            f"The comparison in {tmp_path} has epochs=1, and this one epochs=2",
+        ),
+        (
+            moons(plane, [{"mahalanobis": {"perturbation": 0.1, "name": "softmax"}}]),
+            f"The comparison in {tmp_path} has detector=softmax, and this one detector=mahalanobis",
+        ),
+    ]:
+        with pytest.raises(InputError) as caught:
+            compare(changed, tmp_path, progress=False)
+        assert str(caught.value) == f"{message}: choose another folder."
+
+
+def test_a_folder_with_other_things_is_left_alone(plane, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InputError) as caught:
+        compare(moons(plane, ["softmax"]), tmp_path)
+    assert str(caught.value) == f"{tmp_path} holds files that are not a comparison's: choose another folder."
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_mistakes_are_found_before_anything_is_trained(plane, tmp_path):
+    for comparison, message in [
+        (moons(plane, ["softmax"], data="two_mons"), "There is no data set 'two_mons'."),
+        (moons("svhm", ["softmax"]), "There is no data set 'svhm'."),
+        (moons("digits", ["softmax"]), "cannot be shown as two_moons"),
+        (moons(plane, ["softmax"], model="resfn2_16"), "There is no model 'resfn2_16'."),
+        (moons(plane, ["softmax"], options={"depth": 3}), "resffn2_16 has no option 'depth'"),
+        (moons(plane, [{"ddu": {"density": {"covarance": "full"}}}]), "A density has no option 'covarance'. Did you "),
+        (moons(plane, [{"duq": {"network": "ddu"}}]), "This detector needs a network with one RBFHead"),
+        (moons(plane, [{"vim": {"q": 3}}]), "ViM has no option 'q'"),
+    ]:
+        with pytest.raises(InputError) as caught:
+            compare(comparison, tmp_path / "new")
+        assert message in str(caught.value)
+        assert not (tmp_path / "new").exists()
+
+
+def test_what_fails_is_a_row_that_says_so_and_is_tried_again(plane, tmp_path):
+    detectors = [{"mahalanobis": {"layers": ["nowhere"]}}, "duq", "softmax"]
+    broken = {"duq": {"recipe": {"lr": 1e30}}}
+    said: list[str] = []
+    for _ in range(2):
+        rows = compare(moons(plane, detectors, networks=broken), tmp_path, progress=False, say=said.append)
+        failed = {row.detector: row.error or "" for row in rows if row.status == "failed"}
+        assert list(failed) == ["mahalanobis layers=['nowhere']", "duq"]
+        assert failed["mahalanobis layers=['nowhere']"].startswith("LayerError: MLP has no layer 'nowhere'.")
+        assert failed["duq"].startswith("TrainingError: The loss became nan at step ")
+        assert {row.detector for row in rows if row.status == "ok"} == {"softmax"}
+    write_report(moons(plane, detectors, networks=broken), tmp_path)
+    assert (
+        "- Failed: duq on resffn2_16, seed 0: TrainingError: The loss became nan" in (tmp_path / "table.md").read_text()
+    )
+    assert said.count("Train duq-seed0, 1 of 1") == 1  # the second time, when the softmax was trained
+
+
+def test_interrupted_while_it_measures_it_goes_on_there(everything, plane, tmp_path):
+    _, _, rows, _ = everything
+    comparison = moons(plane, ["softmax", "energy", "confidence"])
+
+    def interrupt(words: str) -> None:
+        if words.startswith("Measure energy"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compare(comparison, tmp_path, progress=False, say=interrupt)
+    said: list[str] = []
+    found = compare(comparison, tmp_path, progress=False, say=said.append)
+    assert [words.split()[:2] for words in said] == [["Measure", "energy"], ["Measure", "confidence"]]
+    assert lasting(found) == _same_keys(rows, found)
+
+
+YAML = """
+data: two_moons
+ood: [{plane}]
+limit: 1500
+model: resffn2_16
+recipe: {{name: two_moons, epochs: 1}}
+detectors:
+  - softmax
+  - ddu
+  - ensemble_pe: {{members: 2}}
+  - knn
+  - sngp
+"""
+
+
+def test_killed_while_it_trains_two_at_a_time_it_ends_in_the_rows_of_one_that_was_not(everything, plane, tmp_path):
+    _, _, rows, _ = everything
+    config, folder = tmp_path / "moons.yaml", tmp_path / "comparison"
+    config.write_text(YAML.format(plane=plane))
+    command = [sys.executable, "-m", "ddu", "compare", str(config), "-o", str(folder), "--workers", "2"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    while not list(folder.glob("networks/*/metrics.json")) and process.poll() is None:
+        time.sleep(0.01)
+    workers = _children(process.pid)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert len(workers) >= 2
+    deadline = time.monotonic() + 20
+    while any(map(_is_running, workers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(_is_running, workers))
+
+    trained = {path.parent.name for path in folder.glob("networks/*/metrics.json")}
+    assert 1 <= len(trained) < 4
+    said: list[str] = []
+    found = compare(read_comparison(config), folder, progress=False, say=said.append)
+    assert sum(words.startswith("Train ") for words in said) == 4 - len(trained)
+    assert lasting(found) == _same_keys(rows, found)
+
+
+def _children(process: int) -> list[int]:
+    """The processes that a process has started."""
+    everyone = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
+    return [one for one in everyone if _status(one)[1:2] == [str(process)]]
+
+
+def _is_running(process: int) -> bool:
+    return _status(process)[:1] not in ([], ["Z"])
+
+
+def _status(process: int) -> list[str]:
+    """State, parent and more; nothing of a process that has ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _same_keys(rows, found):
+    """What an uninterrupted comparison says of the same."""
+    by_key = {row[:7]: row for row in lasting(rows)}
+    return [by_key[row[:7]] for row in lasting(found)]
