@@ -4,9 +4,11 @@ import csv
 import multiprocessing
 import signal
 import time
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -271,3 +273,26 @@ def test_another_ending_is_refused():
     with pytest.raises(InputError) as caught:
         RowFile("results.json")
     assert str(caught.value) == ("Rows are kept in .csv and .jsonl files. Got 'results.json': give it such a name.")
+
+
+@dataclass(frozen=True)
+class Weather:
+    """Another kind of row."""
+
+    place: str
+    degrees: float | None
+    sky: Literal["clear", "cloudy"]
+    day: int = 1
+
+
+@FORMATS
+def test_rows_of_another_kind_come_back_as_they_were(tmp_path, suffix):
+    file = RowFile(tmp_path / f"weather{suffix}", Weather)
+    rows = [Weather("Oslo", -3.5, "clear", 12), Weather("Rome", None, "cloudy")]
+    file.append(rows[:1])
+    file.append(rows[1:])
+    assert file.read() == rows
+    with pytest.raises(
+        ArtifactError, match=r" does not begin with .* so it was not written by this ddu: give another "
+    ):
+        RowFile(tmp_path / f"weather{suffix}").read()

@@ -10,9 +10,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ddu.data import collated
+from ddu.detectors import BaseDetector
 from ddu.errors import InputError
 from ddu.progress import track
 from ddu.types import Detector
+
+AnyDetector = Detector | BaseDetector
 
 
 class Uncertainties(NamedTuple):
@@ -51,7 +54,7 @@ class Candidates:
 
     def __init__(
         self,
-        detector: Detector,
+        detector: AnyDetector,
         pool: Any,
         indices: np.ndarray,
         *,

@@ -19,13 +19,12 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from ddu.active._acquisition import Acquisition, few_samples_expected, find_acquisition
-from ddu.active._candidates import Candidates, read_inputs
+from ddu.active._candidates import AnyDetector, Candidates, read_inputs
 from ddu.active._training import LabelledSamples, Trainer, by_recipe
 from ddu.data import loader
 from ddu.detectors import DDU
 from ddu.errors import ArtifactError, InputError, LabelError
 from ddu.files import write_json
-from ddu.types import Detector
 
 STATE = "learner.json"
 _FORMAT, _VERSION = "ddu-active-learner", 1
@@ -137,7 +136,7 @@ class ActiveLearner:
     def __init__(
         self,
         model_factory: Callable[[], nn.Module],
-        detector: Callable[[Any], Detector],
+        detector: Callable[[Any], AnyDetector],
         pool: Any,
         labelled: Any = None,
         oracle: Oracle | None = None,
@@ -176,7 +175,7 @@ class ActiveLearner:
         self.on_stage = on_stage
         self.records: list[Record] = []
         self._rounds: list[_Taught] = []
-        self._detector: Detector | None = None
+        self._detector: AnyDetector | None = None
         self._trained_at = self._fitted_at = -1
         self._accuracy: float | None = None
         _check_parameters(self)
@@ -192,7 +191,7 @@ class ActiveLearner:
         return len(self._samples(self.round))
 
     @property
-    def detector(self) -> Detector:
+    def detector(self) -> AnyDetector:
         """The detector around this round's networks; they are trained when it is first asked for."""
         self._train()
         assert self._detector is not None

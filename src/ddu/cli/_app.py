@@ -6,6 +6,7 @@ import typer
 
 from ddu._version import __version__
 from ddu.cli._many import ManyValues
+from ddu.cli.active import active
 from ddu.cli.compare import compare
 from ddu.cli.data import data_app
 from ddu.cli.demo import demo
@@ -42,5 +43,6 @@ app.command()(demo)
 app.command()(train)
 app.command(cls=ManyValues)(evaluate)
 app.command()(compare)
+app.command(cls=ManyValues)(active)
 app.add_typer(data_app)
 app.add_typer(reproduce_app)

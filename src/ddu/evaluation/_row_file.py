@@ -12,16 +12,21 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from types import NoneType
+from typing import IO, Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints, overload
 
 from ddu.errors import ArtifactError, DDUWarning, InputError
 from ddu.evaluation._rows import Row, RowKey
 
+RowT = TypeVar("RowT")
 
-class RowFile:
+
+class RowFile(Generic[RowT]):
     """A file of rows: CSV, or JSON lines if it is called `.jsonl`.
+
+    Rows are `Row`s, or instances of another data class whose fields are words and numbers, each of which may be None.
 
     Appending is safe: rows are flushed to disk before `append` returns, an exception while writing leaves the file as
     it was, and an unfinished line from a process that was killed is cut off with a warning. Processes that share the
@@ -36,18 +41,24 @@ class RowFile:
     True
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    @overload
+    def __init__(self: "RowFile[Row]", path: str | os.PathLike[str]) -> None: ...
+
+    @overload
+    def __init__(self, path: str | os.PathLike[str], row_type: type[RowT]) -> None: ...
+
+    def __init__(self, path: str | os.PathLike[str], row_type: type[Any] = Row) -> None:
         self.path = Path(path)
         if self.path.suffix not in _FORMATS:
             raise InputError(
                 f"Rows are kept in {' and '.join(_FORMATS)} files. Got {self.path.name!r}: give it such a name."
             )
-        self._format = _FORMATS[self.path.suffix]
+        self._format = _FORMATS[self.path.suffix](row_type)
 
     def __repr__(self) -> str:
         return f"RowFile({str(self.path)!r})"
 
-    def append(self, rows: Iterable[Row]) -> None:
+    def append(self, rows: Iterable[RowT]) -> None:
         """Adds rows at the end, all of them or none; only a killed process may leave the first few of them.
 
         A folder that is missing is made.
@@ -66,7 +77,7 @@ class RowFile:
         if torn:
             self._warn_of_torn_line(torn, "it was cut off")
 
-    def read(self) -> list[Row]:
+    def read(self) -> list[RowT]:
         """All rows, in the order they were appended; none if there is no file yet."""
         if not self.path.exists():
             return []
@@ -78,7 +89,7 @@ class RowFile:
         lines = whole.split(b"\n")[first:-1]
         return [self._parse(number, line) for number, line in enumerate(lines, start=first + 1)]
 
-    def done(self, keys: Iterable[RowKey]) -> set[RowKey]:
+    def done(self: "RowFile[Row]", keys: Iterable[RowKey]) -> set[RowKey]:
         """Those of the keys that have a value already. What failed is not done: it is tried again.
 
         Ask for every key that a run gives: a process killed while it appended may have left only the first few.
@@ -99,7 +110,7 @@ class RowFile:
         end = content.rfind(b"\n") + 1
         return content[:end], content[end:]
 
-    def _parse(self, number: int, line: bytes) -> Row:
+    def _parse(self, number: int, line: bytes) -> RowT:
         try:
             return self._format.decode(line.decode())
         except (ValueError, TypeError, csv.Error) as error:
@@ -119,37 +130,62 @@ class RowFile:
 class _Format(NamedTuple):
     header: str  # written once, before the first row
     opening: str  # what every file begins with
-    encode: Callable[[Row], str]
-    decode: Callable[[str], Row]
+    encode: Callable[[Any], str]
+    decode: Callable[[str], Any]
 
 
-def _encode_csv(row: Row) -> str:
-    line = io.StringIO()
-    cells = ["" if value is None else _escape(str(value)) for value in _typed(asdict(row)).values()]
-    csv.writer(line, lineterminator="").writerow(cells)
-    return line.getvalue()
+def _csv(row_type: type[Any]) -> _Format:
+    types = _column_types(row_type)
+
+    def encode(row: Any) -> str:
+        line = io.StringIO()
+        cells = ["" if value is None else _escape(str(value)) for value in _typed(asdict(row), types).values()]
+        csv.writer(line, lineterminator="").writerow(cells)
+        return line.getvalue()
+
+    def decode(line: str) -> Any:
+        (cells,) = csv.reader([line], strict=True)
+        if len(cells) != len(types):
+            raise ValueError(f"it has {len(cells)} cells, and there are {len(types)} columns")
+        return row_type(
+            **_typed({name: _unescape(cell) or None for name, cell in zip(types, cells, strict=True)}, types)
+        )
+
+    header = ",".join(types) + "\n"
+    return _Format(header, header, encode, decode)
 
 
-def _decode_csv(line: str) -> Row:
-    (cells,) = csv.reader([line], strict=True)
-    if len(cells) != len(_COLUMNS):
-        raise ValueError(f"it has {len(cells)} cells, and there are {len(_COLUMNS)} columns")
-    return Row(**_typed({name: _unescape(cell) or None for name, cell in zip(_COLUMNS, cells, strict=True)}))
+def _json_lines(row_type: type[Any]) -> _Format:
+    types = _column_types(row_type)
+
+    def encode(row: Any) -> str:
+        return json.dumps(_typed(asdict(row), types))
+
+    def decode(line: str) -> Any:
+        content = json.loads(line)
+        if not isinstance(content, dict) or set(content) != set(types):
+            raise ValueError(f"it does not have the names {', '.join(types)}")
+        return row_type(**_typed(content, types))
+
+    return _Format("", f'{{"{next(iter(types))}": ', encode, decode)
 
 
-def _encode_json(row: Row) -> str:
-    return json.dumps(_typed(asdict(row)))
+_FORMATS: dict[str, Callable[[type[Any]], _Format]] = {".csv": _csv, ".jsonl": _json_lines}
 
 
-def _decode_json(line: str) -> Row:
-    content = json.loads(line)
-    if not isinstance(content, dict) or set(content) != set(_COLUMNS):
-        raise ValueError(f"it does not have the names {', '.join(_COLUMNS)}")
-    return Row(**_typed(content))
+def _column_types(row_type: type[Any]) -> dict[str, type]:
+    return {name: _cell_type(hint) for name, hint in get_type_hints(row_type).items()}
 
 
-def _typed(content: dict[str, Any]) -> dict[str, Any]:
-    return {name: None if value is None else _TYPES[name](value) for name, value in content.items()}
+def _cell_type(hint: Any) -> type:
+    """What a cell is if it is not empty; words to choose from are words."""
+    if get_origin(hint) is Literal:
+        return str
+    return next(kind for kind in get_args(hint) or (hint,) if kind is not NoneType)
+
+
+def _typed(content: dict[str, Any], types: dict[str, type]) -> dict[str, Any]:
+    return {name: None if value is None else types[name](value) for name, value in content.items()}
 
 
 # A line of the file is a row of the table, so what would break a line is written as \n, \r and \\
@@ -163,21 +199,6 @@ def _escape(text: str) -> str:
 
 def _unescape(text: str) -> str:
     return re.sub(r"\\[\\nr]", lambda match: _UNESCAPES[match[0]], text)
-
-
-_COLUMNS = tuple(field.name for field in fields(Row))
-_TYPES: dict[str, type] = dict.fromkeys(_COLUMNS, str) | {
-    "seed": int,
-    "severity": int,
-    "members": int,
-    "value": float,
-    "seconds": float,
-}
-_HEADER = ",".join(_COLUMNS) + "\n"
-_FORMATS = {
-    ".csv": _Format(_HEADER, _HEADER, _encode_csv, _decode_csv),
-    ".jsonl": _Format("", f'{{"{_COLUMNS[0]}": ', _encode_json, _decode_json),
-}
 
 
 def _write(file: IO[bytes], data: bytes) -> None:

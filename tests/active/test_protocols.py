@@ -1,0 +1,127 @@
+"""The paper's protocols: their numbers, the samples they draw, and what is said of every reduction."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.utils import parametrize
+
+from ddu.active import (
+    METHODS,
+    PROTOCOLS,
+    LeaveOutFar,
+    Top,
+    draw_sets,
+    find_method,
+    find_protocol,
+    make_learner,
+)
+from ddu.active._protocols import _balanced
+from ddu.errors import InputError
+
+
+def test_the_papers_numbers_are_kept():
+    for name in ("mnist", "dirty_mnist"):
+        protocol = PROTOCOLS[name]
+        assert (protocol.initial, protocol.per_round, protocol.until) == (20, 5, 300)
+        assert (protocol.network, protocol.options) == ("resnet18", {})
+        recipe = protocol.recipe
+        assert (recipe.optimiser, recipe.epochs, recipe.select, recipe.lr) == ("adam", 100, "best", 1e-3)
+    assert (PROTOCOLS["dirty_mnist"].pool, PROTOCOLS["dirty_mnist"].ambiguous) == (1000, 60_000)
+    cifar = PROTOCOLS["cifar10"]
+    assert (cifar.initial, cifar.per_round, cifar.until) == (1000, 500, 20_000)
+    assert {name: method.members for name, method in METHODS.items() if method.members > 1} == {
+        "ensemble_pe": 3,
+        "ensemble_mi": 3,
+        "ensemble_mi_power": 3,
+    }
+
+
+def test_a_reduced_protocol_keeps_labels_and_rounds_and_says_what_it_reduces():
+    for name in PROTOCOLS:
+        assert PROTOCOLS[name].reductions() is None
+    paper, reduced = PROTOCOLS["dirty_mnist"], find_protocol("dirty_mnist", "cpu", epochs=3, candidates=700)
+    for kept in ("initial", "per_round", "until", "network", "pool", "ambiguous"):
+        assert getattr(reduced, kept) == getattr(paper, kept)
+    words = reduced.reductions() or ""
+    assert "candidates all -> 700" in words
+    assert "epochs 100 -> 3" in words
+    assert "options default -> " in words
+    assert find_protocol("mnist", until=50).reductions() is None
+
+
+def test_networks_are_those_of_the_method():
+    sets = draw_sets(PROTOCOLS["digits"], 0)
+
+    def network(name):
+        return make_learner(PROTOCOLS["digits"], METHODS[name], sets, 0).model_factory()
+
+    assert any(parametrize.is_parametrized(module) for module in network("density").modules())
+    assert not any(parametrize.is_parametrized(module) for module in network("entropy").modules())
+    assert METHODS["density_vgg"].network == "vgg16"
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_samples_of_a_run_are_balanced_and_clean_and_in_one_set_only(seed):
+    protocol = PROTOCOLS["dirty_digits"]
+    sets = draw_sets(protocol, seed)
+    assert np.bincount(sets.labelled.labels).tolist() == [2] * 10
+    assert (len(sets.validation), len(sets.pool), len(sets.test)) == (100, 1000, 500)
+    assert (int(sets.ambiguous.sum()), int((~sets.ambiguous).sum())) == (900, 100)
+    clean = np.concatenate([sets.labelled.inputs, sets.validation.inputs, sets.pool.inputs[~sets.ambiguous]])
+    known = {row.tobytes() for row in draw_sets(PROTOCOLS["digits"], seed).pool.inputs} | {
+        row.tobytes() for row in clean[:120]
+    }
+    assert len({row.tobytes() for row in clean}) == len(clean)
+    assert all(row.tobytes() in known for row in clean)
+    assert not any(row.tobytes() in known for row in sets.pool.inputs[sets.ambiguous])
+
+
+def test_samples_depend_on_the_seed_alone():
+    same, again, other = (draw_sets(PROTOCOLS["dirty_digits"], seed) for seed in (0, 0, 1))
+    assert np.array_equal(same.pool.inputs, again.pool.inputs)
+    assert not np.array_equal(same.labelled.inputs, other.labelled.inputs)
+
+
+@pytest.mark.parametrize("count", [10, 20, 23])
+def test_initial_labels_are_spread_over_the_classes(count):
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 7))
+    positions = _balanced(labels, count, 10)
+    counts = np.bincount(labels[positions], minlength=10)
+    assert len(set(positions.tolist())) == count
+    assert counts.max() - counts.min() <= 1
+    # The first ones of each class: the order is already random
+    assert all(labels[: positions[labels[positions] == c].max()].tolist().count(c) == counts[c] - 1 for c in range(10))
+
+
+def test_the_real_protocols_draw_what_they_say(real_data):
+    sets = draw_sets(PROTOCOLS["mnist"], 0, real_data)
+    assert np.bincount(sets.labelled.labels).tolist() == [2] * 10
+    assert (len(sets.validation), len(sets.pool), len(sets.test)) == (6000, 60_000 - 6020, 10_000)
+    assert not sets.ambiguous.any()
+    reduced = draw_sets(find_protocol("mnist", "cpu"), 0, real_data)
+    assert len(reduced.pool) == 60_000 - 20 - len(reduced.validation)
+    learner = make_learner(find_protocol("mnist", "cpu"), METHODS["density"], reduced, 0)
+    assert learner.model_factory()(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+
+
+def test_mistakes_are_named():
+    with pytest.raises(
+        InputError, match=r"^There is no protocol for 'dirty_minst'\. Did you mean 'dirty_mnist'\? There "
+    ):
+        find_protocol("dirty_minst")
+    with pytest.raises(InputError, match=r"^A recipe has no field 'epoch'\. Did you mean 'epochs'\?$"):
+        find_protocol("mnist", epoch=3)
+    with pytest.raises(InputError, match=r"^There is no acquisition 'densty'\. Did you mean 'density'\? They are "):
+        find_method("densty")
+    with pytest.raises(
+        InputError,
+        match=r"^The protocol for dirty_digits wants 2,000 clean samples in the pool, and there are 1,177\.$",
+    ):
+        draw_sets(find_protocol("dirty_digits", pool=2000), 0)
+    with pytest.raises(InputError, match=r"^5 initial labels cannot be spread over 10 classes of 1197 samples\.$"):
+        draw_sets(find_protocol("digits", initial=5), 0)
+
+
+def test_what_is_far_out_can_be_left_out_with_any_method():
+    assert find_method("density", 0.99).acquisition == LeaveOutFar(Top(), quantile=0.99)
+    assert find_method("density").acquisition == Top()
