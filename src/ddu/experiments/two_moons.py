@@ -142,8 +142,8 @@ def draw(result: TwoMoons) -> "Figure":
     figure = figure_module.Figure(figsize=(12, 3.4), layout="constrained")
     for axes, (network, measure) in zip(figure.subplots(1, 4, sharex=True, sharey=True), PANELS, strict=True):
         panel = result.panel(network, measure)
-        # Ranks, since log-densities span several orders of magnitude
-        ranks = panel.uncertainty.ravel().argsort().argsort().reshape(panel.uncertainty.shape)
+        # Ranks, since log-densities span several orders of magnitude; equal values have the same
+        ranks = np.searchsorted(np.sort(panel.uncertainty, axis=None), panel.uncertainty)
         axes.pcolormesh(result.x, result.y, ranks, cmap="cividis_r", shading="gouraud", rasterized=True)
         for label, colour in enumerate(("white", "black")):
             x, y = result.points[result.labels == label].T
