@@ -69,8 +69,9 @@ def main() -> None:
     """Rewrites the page between its markers, and the picture."""
     folder = Path(sys.argv[1])
     text = PAGE.read_text()
-    begin, end = "<!-- numbers -->\n\n", "\n\n<!-- end of numbers -->"
-    PAGE.write_text(re.sub(f"{begin}.*?{end}", lambda _: begin + numbers(folder) + end, text, flags=re.DOTALL))
+    begin, end = "<!-- numbers -->\n", "\n<!-- end of numbers -->"
+    written = f"{begin}\n{numbers(folder)}\n{end}"
+    PAGE.write_text(re.sub(f"{begin}.*?{end}", lambda _: written, text, flags=re.DOTALL))
     draw_samples(folder, ROOT / "docs/images/dirty-mnist.png")
 
 
