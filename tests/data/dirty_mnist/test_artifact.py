@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from ddu.data.dirty_mnist._artifact import array_digest, read_arrays, read_manifest, stage, write
+from ddu.data.dirty_mnist._artifact import array_digest, read_arrays, read_manifest, stage
 from ddu.errors import ArtifactError, InputError
 
 
@@ -36,12 +36,6 @@ def test_a_stage_that_fails_leaves_nothing(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         stage(tmp_path / "x.safetensors", make)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_writing_replaces_a_file_whole_and_leaves_no_other(tmp_path):
-    write(tmp_path / "x", b"old")
-    write(tmp_path / "x", b"new")
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("x", b"new")]
 
 
 def test_a_damaged_stage_is_named(tmp_path):

@@ -7,7 +7,6 @@ without it there is no set, only stages of one.
 import hashlib
 import io
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from ddu._version import __version__
 from ddu.errors import ArtifactError, InputError
+from ddu.files import whole_file, write_bytes, write_json
 
 FORMAT = "ddu-dirty-mnist"
 FORMAT_VERSION = 1
@@ -49,7 +49,7 @@ def array_digest(*arrays: np.ndarray) -> str:
 def stage(path: Path, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
     """What an earlier run left at `path`, or else what `make` gives, which is left there for the next run."""
     if not path.exists():
-        write(path, safetensors.torch.save({name: tensor.contiguous() for name, tensor in make().items()}))
+        write_bytes(path, safetensors.torch.save({name: tensor.contiguous() for name, tensor in make().items()}))
     return read_tensors(path)
 
 
@@ -68,7 +68,7 @@ def has_manifest(folder: Path) -> bool:
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     """Declares the set finished."""
-    write(folder / _MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
+    write_json(folder / _MANIFEST, manifest)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -95,9 +95,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def write_arrays(folder: Path, split: str, arrays: dict[str, np.ndarray]) -> str:
     """Writes the arrays of a split and returns their fingerprint."""
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # pyright: ignore[reportArgumentType]
-    write(_arrays_file(folder, split), buffer.getvalue())
+    with whole_file(_arrays_file(folder, split)) as file:
+        np.savez(file, allow_pickle=False, **arrays)
     return _content_digest(arrays)
 
 
@@ -115,20 +114,6 @@ def read_arrays(folder: Path, split: str) -> tuple[dict[str, np.ndarray], dict[s
     if _content_digest(arrays) != manifest["splits"][split]["sha256"]:
         raise ArtifactError(f"{path} was changed after it was made: its checksum does not match the manifest's.")
     return arrays, manifest
-
-
-def write(path: Path, data: bytes) -> None:
-    """Writes a file in one step."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _arrays_file(folder: Path, split: str) -> Path:

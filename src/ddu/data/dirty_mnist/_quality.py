@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ddu.data._dataset import ArrayDataset
-from ddu.data.dirty_mnist._artifact import read_arrays, read_manifest, write
+from ddu.data.dirty_mnist._artifact import read_arrays, read_manifest
 from ddu.data.dirty_mnist._load import NOISE, SoftLabelled, load_dirty, with_noise
 from ddu.data.dirty_mnist._make import Progress, load_vae, pixel_rows
 from ddu.data.dirty_mnist._mixing import Mixer, Mixtures
 from ddu.data.dirty_mnist._randomness import numbers, torch_numbers
 from ddu.data.dirty_mnist._training import Training, train
 from ddu.data.dirty_mnist._vae import MEAN, STD
+from ddu.files import write_json
 from ddu.measures import entropy
 from ddu.metrics import accuracy, auroc
 
@@ -128,7 +129,7 @@ def measure_quality(
         entropy_histogram={split: entropy_histogram(folder, split, edges) for split in manifest["splits"]},
     )
     content = {"key": manifest["key"], "seed": seed} | asdict(quality)
-    write(folder / _FILE, (json.dumps(content, indent=2) + "\n").encode())
+    write_json(folder / _FILE, content)
     return quality
 
 
