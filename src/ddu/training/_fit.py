@@ -48,7 +48,7 @@ class Training:
 
     @property
     def seconds(self) -> float:
-        """Time in epochs, over all sessions of a training that was interrupted."""
+        """Time in epochs; of a training that was interrupted, all of them."""
         return sum(row["seconds"] for row in self.history)
 
 
