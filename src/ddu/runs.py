@@ -8,7 +8,6 @@ detector/          the fitted and calibrated detector
 metrics.json       written last: its presence means that the run is finished
 """
 
-import io
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -127,8 +126,12 @@ class Run:
 
     def load_data(self, *, root: str | os.PathLike[str] | None = None) -> "RunData":
         """The sets of the run, split as they were."""
-        with np.load(self.folder / SPLITS) as parts:
-            return _read_data(self.config, parts["train"], parts["validation"], root)
+        everything = data.load(self.config.data, "train", root=root)
+        test = data.load(self.config.data, "test", root=root)
+        parts = {
+            name: everything.subset(rows) for name, rows in data.load_splits(self.folder / SPLITS, everything).items()
+        }
+        return RunData(**parts, test=test)
 
 
 @dataclass(frozen=True)
@@ -185,13 +188,14 @@ def train_run(
     check_writable(folder)
     inputs = input_options(data.info(config.data, root=data_root))
     model = config.make_model(inputs)
-    parts = _split(config, data_root)
-    sets = _read_data(config, *parts, data_root)
+    everything, test = (data.load(config.data, split, root=data_root) for split in ("train", "test"))
+    parts = _split(config, everything)
+    sets = RunData(**{name: everything.subset(rows) for name, rows in parts.items()}, test=test)
     conformal_rank(len(sets.validation), config.false_alarm_rate)  # or an error, now instead of after training
     if is_main_process():
         provenance = {"command": command, "versions": versions("lightning", "torchvision", "safetensors")}
         write_json(folder / CONFIG, {"run": config.to_json(), "inputs": inputs, **provenance})
-        _write_splits(folder / SPLITS, *parts)
+        data.save_splits(folder / SPLITS, everything, **parts)
     training = fit(
         model,
         sets.train,
@@ -263,29 +267,14 @@ def differences(there: dict[str, Any], here: dict[str, Any]) -> list[tuple[str, 
     return found
 
 
-def _split(config: RunConfig, root: str | os.PathLike[str] | None) -> tuple[np.ndarray, np.ndarray]:
-    everything = data.load(config.data, "train", root=root)
+def _split(config: RunConfig, everything: ArrayDataset) -> dict[str, np.ndarray]:
+    """The rows to train on, and those held out."""
     seed = config.seed if config.split_seed is None else config.split_seed
     train, validation = data.split(everything, config.recipe.validation_share, seed=seed)
     if config.limit is not None:
-        shuffled = np.random.default_rng(seed).permutation(len(everything))[: config.limit]
-        chosen = np.sort(shuffled)
+        chosen = np.random.default_rng(seed).permutation(len(everything))[: config.limit]
         train, validation = (np.intersect1d(part, chosen) for part in (train, validation))
-    return train, validation
-
-
-def _read_data(
-    config: RunConfig, train: np.ndarray, validation: np.ndarray, root: str | os.PathLike[str] | None
-) -> RunData:
-    everything = data.load(config.data, "train", root=root)
-    test = data.load(config.data, "test", root=root)
-    return RunData(everything.subset(train), everything.subset(validation), test)
-
-
-def _write_splits(path: Path, train: np.ndarray, validation: np.ndarray) -> None:
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, train=train, validation=validation)
-    write_bytes(path, buffer.getvalue())
+    return {"train": train, "validation": validation}
 
 
 def _metrics(training: Training, detector: BaseDetector, test: ArrayDataset) -> dict[str, float]:
