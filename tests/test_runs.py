@@ -1,6 +1,7 @@
 """A run: trained, fitted, calibrated, tested, and readable again."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,10 @@ import torch
 
 import ddu
 from ddu import data
+from ddu.detectors import DUQ, SNGP
 from ddu.errors import ArtifactError, InputError
-from ddu.runs import RunConfig, load_run, train_run
+from ddu.layers import GaussianProcessHead, RBFHead
+from ddu.runs import METHODS, RunConfig, find_method, load_run, train_run
 from ddu.training import RECIPES
 
 CONFIG = RunConfig("resffn2_32", "two_moons", RECIPES["two_moons"].with_changes(epochs=3), seed=1, limit=1500)
@@ -91,3 +94,39 @@ def test_mistakes_are_found_before_the_first_epoch(tmp_path):
 def test_a_folder_without_a_run_is_named(tmp_path):
     with pytest.raises(ArtifactError, match=r"it has no config\.json\. `ddu train` writes one\.$"):
         load_run(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore::ddu.errors.CalibrationWarning")
+@pytest.mark.parametrize(("method", "detector", "head"), [("duq", DUQ, RBFHead), ("sngp", SNGP, GaussianProcessHead)])
+def test_a_run_for_another_method_ends_in_its_detector(tmp_path, method, detector, head):
+    recipe = RECIPES[f"{method}_two_moons"].with_changes(epochs=2)
+    by_recipe = train_run(RunConfig("resffn2_16", "two_moons", recipe), tmp_path / "recipe")
+    plain = RECIPES["two_moons"].with_changes(epochs=1)
+    by_method = train_run(RunConfig("resffn2_16", "two_moons", plain, options=METHODS[method]), tmp_path / "method")
+    for run in (by_recipe, by_method):
+        assert isinstance(run.load_model().head, head)
+        assert type(run.load_detector()) is detector
+        assert 0.5 < run.metrics["test_accuracy"] <= 1
+
+
+def test_an_unknown_method_is_answered_with_the_closest():
+    with pytest.raises(InputError, match=r"^There is no method 'sngpp'\. Did you mean 'sngp'\?$"):
+        find_method("sngpp")
+
+
+def test_a_split_may_have_a_seed_of_its_own(run, tmp_path):
+    member = train_run(replace(CONFIG, seed=7, split_seed=CONFIG.seed), tmp_path / "member")
+    ours, others = member.load_data(), run.load_data()
+    assert np.array_equal(ours.train.inputs, others.train.inputs)
+    assert np.array_equal(ours.validation.inputs, others.validation.inputs)
+    weights = [torch.cat([p.flatten() for p in one.load_model().parameters()]) for one in (member, run)]
+    assert not torch.equal(*weights)
+
+
+def test_a_network_is_loaded_without_the_data_it_was_trained_on(tmp_path):
+    points, labels = data.load("two_moons").inputs, data.load("two_moons").labels
+    np.savez(tmp_path / "mine.npz", x_train=points, y_train=labels, x_test=points, y_test=labels)
+    config = RunConfig("resffn2_16", f"npz:{tmp_path / 'mine.npz'}", RECIPES["two_moons"].with_changes(epochs=1))
+    train_run(config, tmp_path / "run")
+    (tmp_path / "mine.npz").unlink()
+    assert load_run(tmp_path / "run").load_detector().predict(torch.from_numpy(points[:5])).probs.shape == (5, 2)

@@ -1,0 +1,68 @@
+"""Detectors around the network of one run."""
+
+import pytest
+
+from ddu.comparison import evaluate
+from ddu.errors import InputError
+from ddu.evaluation import RowFile
+from ddu.runs import METHODS, RunConfig, train_run
+from ddu.training import RECIPES
+
+from .moons import write_plane
+
+pytestmark = pytest.mark.filterwarnings("ignore::ddu.errors.CalibrationWarning")
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory):
+    return write_plane(tmp_path_factory.mktemp("data"))
+
+
+def trained(folder, **options):
+    recipe = RECIPES["two_moons"].with_changes(epochs=1)
+    return train_run(RunConfig("resffn2_16", "two_moons", recipe, seed=2, limit=1500, options=options), folder)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("runs") / "moons")
+
+
+def test_the_usual_detectors_are_measured_on_one_network(run, plane):
+    rows = evaluate(run, [plane], command="ddu evaluate")
+    assert list(dict.fromkeys(row.detector for row in rows)) == ["ddu", "softmax", "energy", "mahalanobis"]
+    assert {(row.status, row.network, row.seed, row.command) for row in rows} == {
+        ("ok", "resffn2_16+sn", 2, "ddu evaluate")
+    }
+    assert RowFile(run.folder / "rows.csv").read() == rows
+    accuracy = {row.value for row in rows if row.metric == "accuracy"}
+    assert accuracy == {run.metrics["test_accuracy"]}  # one network
+    (alarms,) = (row.value for row in rows if (row.detector, row.metric) == ("ddu", "false_alarm_rate"))
+    assert alarms == run.metrics["test_false_alarm_rate"]
+
+
+def test_what_is_in_the_file_is_not_measured_again(run, plane, tmp_path):
+    said: list[str] = []
+    first = evaluate(run, [plane], ["softmax"], output=tmp_path / "rows.jsonl", say=said.append)
+    both = evaluate(run, [plane], ["softmax", "knn"], output=tmp_path / "rows.jsonl", say=said.append)
+    assert said == ["Measure softmax", "Measure knn"]
+    assert both[: len(first)] == first
+    assert evaluate(run, [plane], ["knn"], output=tmp_path / "rows.jsonl") == both[len(first) :]
+
+
+@pytest.mark.parametrize("method", ["duq", "sngp"])
+def test_a_network_with_another_head_is_asked_by_its_own_detector(plane, tmp_path, method):
+    rows = evaluate(trained(tmp_path / "run", **METHODS[method]), [plane])
+    assert {(row.detector, row.status) for row in rows} == {(method, "ok")}
+
+
+def test_an_ensemble_is_no_business_of_one_run(run, plane):
+    with pytest.raises(InputError) as caught:
+        evaluate(run, [plane], ["softmax", "ensemble_mi"])
+    assert str(caught.value) == "ensemble_mi needs several networks, and a run has one: `ddu compare` trains them."
+
+
+def test_a_detector_that_does_not_fit_the_network_is_refused_at_once(run, plane, tmp_path):
+    with pytest.raises(InputError, match=r"^This detector needs a network with one RBFHead"):
+        evaluate(run, [plane], ["softmax", "duq"], output=tmp_path / "rows.csv")
+    assert not (tmp_path / "rows.csv").exists()
