@@ -33,6 +33,7 @@ class DDU(BaseDetector):
         false_alarm_rate: The rate that the density threshold was set for.
 
     Example:
+        >>> import torch
         >>> x, y = torch.randn(400, 2), torch.arange(400) % 2
         >>> x[:, 0] += 2 * y  # two blobs that overlap
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(2, 2))
