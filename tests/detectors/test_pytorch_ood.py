@@ -204,7 +204,7 @@ def test_ours_scores_features_alone(model):
     np.testing.assert_allclose(adapted.predict_features(new), -ddu.GaussianDensity().fit(z, TRAIN[1]).log_density(new))
     with pytest.raises(NotSupportedError) as caught:
         as_pytorch_ood(Energy(model)).predict_features(new)
-    assert str(caught.value) == "A Energy does not score features alone: use fit(loader) and predict(x)."
+    assert str(caught.value) == "The Energy detector does not score features alone: use fit(loader) and predict(x)."
 
 
 # One density, three ways

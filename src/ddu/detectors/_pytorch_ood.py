@@ -288,6 +288,6 @@ def _find(name: str) -> type:
 def _density_detector(detector: BaseDetector) -> DDU:
     if not isinstance(detector, DDU):
         raise NotSupportedError(
-            f"A {type(detector).__name__} does not score features alone: use fit(loader) and predict(x)."
+            f"The {type(detector).__name__} detector does not score features alone: use fit(loader) and predict(x)."
         )
     return detector
