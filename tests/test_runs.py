@@ -104,6 +104,7 @@ def test_a_run_for_another_method_ends_in_its_detector(tmp_path, method, detecto
     plain = RECIPES["two_moons"].with_changes(epochs=1)
     by_method = train_run(RunConfig("resffn2_16", "two_moons", plain, options=METHODS[method]), tmp_path / "method")
     for run in (by_recipe, by_method):
+        assert run is not None
         assert isinstance(run.load_model().head, head)
         assert type(run.load_detector()) is detector
         assert 0.5 < run.metrics["test_accuracy"] <= 1
@@ -116,6 +117,7 @@ def test_an_unknown_method_is_answered_with_the_closest():
 
 def test_a_split_may_have_a_seed_of_its_own(run, tmp_path):
     member = train_run(replace(CONFIG, seed=7, split_seed=CONFIG.seed), tmp_path / "member")
+    assert member is not None
     ours, others = member.load_data(), run.load_data()
     assert np.array_equal(ours.train.inputs, others.train.inputs)
     assert np.array_equal(ours.validation.inputs, others.validation.inputs)

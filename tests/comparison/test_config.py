@@ -140,7 +140,10 @@ def test_networks_are_called_as_in_the_papers_tables(options, label):
             "The network 'a' must be a mapping with method, model, recipe, options, label. Got 3 instead.",
         ),
         ({"recipe": "quik"}, "There is no recipe 'quik'. Did you mean 'quick'?"),
-        ({"recipe": {"epochs": 3}}, "A recipe is written NAME, or {name: NAME, FIELD: VALUE}. Got {'epochs': 3} instead."),
+        (
+            {"recipe": {"epochs": 3}},
+            "A recipe is written NAME, or {name: NAME, FIELD: VALUE}. Got {'epochs': 3} instead.",
+        ),
         ({"recipe": {"name": "quick", "epoch": 3}}, "A recipe has no field 'epoch'. Did you mean 'epochs'?"),
         (
             {"recipe": {"name": "quick", "epochs": "three"}},
@@ -148,8 +151,8 @@ def test_networks_are_called_as_in_the_papers_tables(options, label):
         ),
         (
             {"networks": {"ddu": {"recipe": {"validation_share": 0.2}}}},
-            "All networks hold out the same data, and these recipes have 0.1 and 0.2 as validation_share: set it in the "
-            "recipe of the whole comparison.",
+            "All networks hold out the same data, and these recipes have 0.1 and 0.2 as validation_share: set it in "
+            "the recipe of the whole comparison.",
         ),
     ],
 )
