@@ -19,6 +19,7 @@ detectors:
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -97,9 +98,9 @@ class Entry:
         name = options.pop("name", None) or " ".join([kind_name, *_described(options)])
         return cls(kind_name, network, options, members, name)
 
-    def make(self, model: nn.Module | Sequence[nn.Module], class_names: Sequence[str] | None = None) -> BaseDetector:
+    def make(self, model: nn.Module | Sequence[nn.Module]) -> BaseDetector:
         """The detector around a network, or around members."""
-        return find_kind(self.detector).make(model, class_names=class_names, **self.options)
+        return find_kind(self.detector).make(model, **self.options)
 
 
 @dataclass(frozen=True)
@@ -127,14 +128,14 @@ class Comparison:
     def __post_init__(self) -> None:
         if self.data in self.ood:
             raise InputError(f"{self.data} is the training data, and cannot be out of distribution as well.")
-        rows: dict[tuple[str, str], Entry] = {}
         for entry in self.detectors:
             check_name(entry.network, self.networks, f"{entry.name} asks for a network {{name!r}}, and there is none")
-            if rows.setdefault((entry.name, self.label(entry)), entry) != entry or self.detectors.count(entry) > 1:
-                raise InputError(
-                    f"Two detectors are called {entry.name} on {self.label(entry)}: give one of them a name, or its "
-                    "network a label."
-                )
+        called = Counter((entry.name, self.label(entry)) for entry in self.detectors)
+        (name, network), times = called.most_common(1)[0]
+        if times > 1:
+            raise InputError(
+                f"Two detectors are called {name} on {network}: give one of them a name, or its network a label."
+            )
         shares = {network.recipe.validation_share for network in self.networks.values()}
         if len(shares) > 1:
             raise InputError(

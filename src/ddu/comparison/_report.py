@@ -50,18 +50,17 @@ def write_report(comparison: Comparison, output: str | os.PathLike[str]) -> list
 
 
 def _figures(scores: Mapping[str, Scores], known: str, ood: Sequence[str]) -> Iterator[tuple[str, "Figure"]]:
+    """Figures and what to call them."""
     for one in ood:
-        yield (
-            f"roc {one}",
-            roc_figure({name: (said.test.epistemic, said.ood[one].epistemic) for name, said in scores.items()}),
-        )
+        pairs = {name: (said.test.epistemic, said.ood[one].epistemic) for name, said in scores.items()}
+        yield f"roc {_stem(one)}", roc_figure(pairs)
     for one in (None, *ood):
         curves = {name: risk_coverage(*said.refusal(one)) for name, said in scores.items()}
-        yield f"risk-coverage {one or known}", risk_coverage_figure(curves)
+        yield f"risk-coverage {_stem(one or known)}", risk_coverage_figure(curves)
     drawn: list[Scores] = []
     for name, said in scores.items():
         sets = {known: said.test, **{one: said.ood[one] for one in ood}}
-        yield f"scores {name}", score_histogram({one: judged.epistemic for one, judged in sets.items()}, name)
+        yield f"scores {name}", score_histogram({_stem(one): judged.epistemic for one, judged in sets.items()}, name)
         # Detectors around one network share its probabilities
         if not any(torch.equal(said.logits, other.logits) for other in drawn):
             drawn.append(said)
@@ -72,3 +71,8 @@ def _short_name(one: Subject, among: Sequence[Subject]) -> str:
     """The detector's name, with the network's where the detector stands on several."""
     alone = sum(other.detector == one.detector for other in among) == 1
     return one.detector if alone else f"{one.detector} on {one.network}"
+
+
+def _stem(name: str) -> str:
+    """The name of a set; of one that is a path, the name of its file or folder."""
+    return Path(name).stem if os.sep in name else name
