@@ -220,7 +220,7 @@ def test_mistakes_are_named(blobs, fitted):
         match=r"^Diverse updates a density, which Softmax does not have: use DDU, or PowerSampling\.$",
     ):
         Diverse().choose(softmax, 5, generator())
-    with pytest.raises(InputError, match=r"^There is no acquisition 'epistemc'\. Did you mean 'epistemic'\? They are "):
+    with pytest.raises(InputError, match=r"^There is no acquisition 'epistemc'\. Did you mean 'epistemic'\?$"):
         find_acquisition("epistemc")
     with pytest.raises(InputError, match=r"^An acquisition is a name, or has a method choose\. Got 3 instead\.$"):
         find_acquisition(3)

@@ -7,7 +7,6 @@ which scores they are. All randomness comes from the generator, and equal scores
 import copy
 import warnings
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -16,6 +15,7 @@ from ddu.active._candidates import Candidates
 from ddu.detectors import DDU
 from ddu.errors import FewSamplesWarning, InputError, NotSupportedError
 from ddu.features import FeatureBatch
+from ddu.names import check_name
 
 Score = Literal["epistemic", "aleatoric"]
 
@@ -240,10 +240,7 @@ ACQUISITIONS: dict[str, Acquisition] = {
 def find_acquisition(acquisition: Acquisition | str) -> Acquisition:
     """An acquisition by name, or as it is."""
     if isinstance(acquisition, str):
-        if acquisition not in ACQUISITIONS:
-            close = get_close_matches(acquisition, ACQUISITIONS, n=1)
-            hint = f"Did you mean {close[0]!r}? " if close else ""
-            raise InputError(f"There is no acquisition {acquisition!r}. {hint}They are {', '.join(ACQUISITIONS)}.")
+        check_name(acquisition, ACQUISITIONS, "There is no acquisition {name!r}")
         return ACQUISITIONS[acquisition]
     if not isinstance(acquisition, Acquisition):
         raise InputError(f"An acquisition is a name, or has a method choose. Got {acquisition!r} instead.")

@@ -1,5 +1,6 @@
 """The unlabelled part of a pool, streamed through a detector: only three numbers a sample are kept."""
 
+import copy
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -88,9 +89,8 @@ class Candidates:
 
     def only(self, positions: np.ndarray) -> "Candidates":
         """The candidates at some positions, not scored again."""
-        fewer = Candidates(self.detector, self.pool, self.indices[positions], progress=self._progress)
-        fewer._reading = self._reading
-        fewer.uncertainties = self.uncertainties.at(positions)
+        fewer = copy.copy(self)
+        fewer.indices, fewer.uncertainties = self.indices[positions], self.uncertainties.at(positions)
         return fewer
 
     def _score(self, indices: np.ndarray) -> Uncertainties:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from ddu.active import METHODS, PROTOCOLS, CurvePoint, Protocol, curve_figure, curve_table, find_method, find_protocol
 from ddu.active import measure_curve as measure
+from ddu.cli._layout import plain_table
 from ddu.evaluation import RowFile
 from ddu.files import write_bytes
 from ddu.training import check_writable, parse_changes
@@ -101,9 +101,7 @@ def _report(console: Console, file: RowFile[CurvePoint], output: Path, data: str
     write_bytes(output / f"active_{data}.png", image.getvalue())
     table = curve_table(points)
     write_bytes(output / f"active_{data}.md", table.to_markdown().encode())
-    shown = Table(title=table.title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, name in enumerate(table.heading):
-        shown.add_column(name, justify="left" if index < 2 else "right", no_wrap=index < 2)
+    shown = plain_table(table.title, *table.heading)
     for row in table.rows:
         shown.add_row(*row)
     console.print(shown)
