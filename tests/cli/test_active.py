@@ -35,6 +35,7 @@ def uninterrupted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("uninterrupted")
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setenv("COLUMNS", "200")
         patch.setattr(sys, "argv", ["ddu", *DIGITS, "--output", str(folder)])
         with pytest.raises(SystemExit) as end:
             main()
