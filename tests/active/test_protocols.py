@@ -46,6 +46,7 @@ def test_a_reduced_protocol_keeps_labels_and_rounds_and_says_what_it_reduces():
     assert "candidates all -> 700" in words
     assert "epochs 100 -> 3" in words
     assert "options default -> " in words
+    assert "image_size original -> 14" in words
     assert find_protocol("mnist", until=50).reductions() is None
 
 
@@ -111,8 +112,13 @@ def test_the_real_protocols_draw_what_they_say(real_data):
     assert not sets.ambiguous.any()
     reduced = draw_sets(find_protocol("mnist", "cpu"), 0, real_data)
     assert len(reduced.pool) == 60_000 - 20 - len(reduced.validation)
+    for small in (reduced.labelled, reduced.validation, reduced.pool, reduced.test):
+        assert small[0][0].shape == (1, 14, 14)
+    blocks = sets.labelled[0][0].unfold(1, 2, 2).unfold(2, 2, 2).mean((3, 4))
+    again = draw_sets(find_protocol("mnist", image_size=14), 0, real_data).labelled[0][0]
+    assert torch.corrcoef(torch.stack([blocks.flatten(), again.flatten()]))[0, 1] > 0.98  # the same digit, smaller
     learner = make_learner(find_protocol("mnist", "cpu"), METHODS["density"], reduced, 0)
-    assert learner.model_factory()(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+    assert learner.model_factory()(reduced.test[0][0][None].repeat(2, 1, 1, 1)).shape == (2, 10)
 
 
 def test_mistakes_are_named():
