@@ -5,8 +5,11 @@ from contextlib import ExitStack, contextmanager
 
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 from rich.table import Column, Table
+
+from ddu.evaluation import Table as ResultTable
 
 
 @contextmanager
@@ -39,6 +42,24 @@ def plain_table(title: str, *columns: str) -> Table:
     for index, column in enumerate(columns):
         table.add_column(column, justify="right" if index else "left")
     return table
+
+
+def print_results(console: Console, table: ResultTable) -> None:
+    """Prints results and their notes; a table too wide for the screen in parts, all of them with the names."""
+    unbounded = console.options.update_width(10_000)
+
+    def fits(columns: slice) -> bool:
+        return Measurement.get(console, unbounded, table.only(columns).to_rich()).maximum <= console.width
+
+    count, start = len(table.columns), 0
+    while start < count:
+        stop = start + 1
+        while stop < count and fits(slice(start, stop + 1)):
+            stop += 1
+        console.print(table.only(slice(start, stop)).to_rich())
+        start = stop
+    for note in table.notes:
+        console.print(note, style="dim", markup=False, highlight=False)
 
 
 def _bars(min_width: int) -> Progress:

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from ddu import comparison
+from ddu.cli._layout import print_results
 from ddu.comparison import read_comparison, summarise, write_report
 
 
@@ -42,6 +43,6 @@ def compare(
         say=lambda words: Console(stderr=True).print(words, style="dim", markup=False),
     )
     for table in summarise(rows):
-        console.print(table.to_rich())
+        print_results(console, table)
     write_report(plan, output)
     console.print(f"{output} has rows.csv, table.md, figures, scores and networks.", style="dim", soft_wrap=True)

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from ddu import comparison
+from ddu.cli._layout import print_results
 from ddu.comparison import KINDS, summarise
 from ddu.runs import load_run
 
@@ -56,5 +57,5 @@ def evaluate(
         say=lambda words: Console(stderr=True).print(words, style="dim", markup=False),
     )
     for table in summarise(rows):
-        console.print(table.to_rich())
+        print_results(console, table)
     console.print(f"{output or run / 'rows.csv'} has the rows.", style="dim", soft_wrap=True)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from ddu.cli._layout import print_results
 from ddu.evaluation import RowFile, tabulate
 from ddu.experiments import two_moons
 from ddu.files import write_bytes
@@ -55,5 +56,5 @@ def reproduce_two_moons(
         write_bytes(output / "two_moons.png", image.getvalue())
         rows.append(two_moons.to_rows(result, seed, command))
     for table in tabulate(rows.read()):
-        console.print(table.to_rich())
+        print_results(console, table)
     console.print(f"{rows.path} has the rows, {output / 'two_moons.png'} the four panels.", style="dim")

@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from ddu.evaluation._metrics import Metric
@@ -20,6 +21,7 @@ _CSV_COLUMNS = (
     *("mean", "standard_error", "seeds", "failed", "best", "best_deterministic"),
     *("paper_mean", "paper_standard_error", "paper_table"),
 )
+_HEADING_WIDTH = 13  # on the terminal
 
 
 def to_markdown(table: "Table") -> str:
@@ -66,14 +68,12 @@ def to_rich(table: "Table") -> "RichTable":
         title=f"Trained on {markup.escape(table.data)}",
         title_justify="left",
         title_style="bold",
-        caption="\n".join(map(markup.escape, notes(table))),
-        caption_justify="left",
-        caption_style="dim",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
     )
     for index, heading in enumerate(head):
-        drawn.add_column(heading, justify="right" if index > 1 else "left")
+        folded = fill(heading, _HEADING_WIDTH, break_long_words=False)
+        drawn.add_column(folded, justify="right" if index > 1 else "left", no_wrap=True)
     for first, row in zip(_begins_section(table), body, strict=True):
         if first and drawn.row_count:
             drawn.add_section()

@@ -117,8 +117,17 @@ class Table:
         return formats.to_csv(self)
 
     def to_rich(self) -> "RichTable":
-        """The table for the terminal, with notes below it."""
+        """The table for the terminal; the notes are apart."""
         return formats.to_rich(self)
+
+    @property
+    def notes(self) -> list[str]:
+        """What has to be known to read the table, and what failed, a line each."""
+        return formats.notes(self)
+
+    def only(self, columns: slice) -> "Table":
+        """The table with some of its columns."""
+        return replace(self, columns=self.columns[columns], entries=tuple(line[columns] for line in self.entries))
 
 
 def tabulate(rows: Iterable[Row], metrics: Sequence[str] | None = None) -> list[Table]:
