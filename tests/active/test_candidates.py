@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from ddu.active import Candidates, Random
 from ddu.data import ArrayDataset, DataInfo
-from ddu.detectors import Softmax
+from ddu.detectors import DDU, Softmax
 from ddu.errors import InputError
 
 
@@ -74,6 +74,27 @@ def test_a_score_that_is_not_a_number_names_its_sample(blobs):
         match=r"^The detector gave NaN for 1 of 45 samples, the first at index 7 of the pool: check the network and ",
     ):
         _ = candidates.uncertainties
+
+
+@pytest.mark.parametrize("detector", [Softmax, DDU])
+def test_an_input_that_is_not_a_number_is_looked_for_in_the_pool(detector, blobs):
+    made = detector(torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Linear(5, 4)))
+    made.fit([blobs.test[:]])
+    pool = blobs.pool.clone()
+    pool[27] = torch.nan
+    candidates = Candidates(made, pool, np.arange(5, 50), batch_size=10)
+    with pytest.raises(InputError, match=r"^Among the samples 25 to 34 of the pool: .*(NaN|nan)"):
+        _ = candidates.uncertainties
+
+
+def test_features_are_extracted_in_batches(blobs, fitted):
+    sizes = []
+    hook = fitted.model.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
+    candidates = Candidates(fitted, blobs.pool, np.arange(100), batch_size=16)
+    batch = candidates.features(np.arange(40))
+    hook.remove()
+    assert sizes == [16, 16, 8]
+    torch.testing.assert_close(batch.features, fitted.tap(blobs.pool[:40]).features)
 
 
 MILLION = """

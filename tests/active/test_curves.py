@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ddu.active import (
+    METHODS,
+    PROTOCOLS,
     CurvePoint,
     curve_figure,
     curve_table,
@@ -70,6 +72,33 @@ def test_a_longer_curve_begins_with_the_shorter_one(whole, tmp_path):
     assert timeless(measure_curve(protocol(until=50), "density", 0, file)) == timeless(points)
 
 
+def test_a_shorter_curve_is_the_beginning_of_what_is_there(whole, tmp_path):
+    points, _ = whole
+    file = RowFile(tmp_path / "curves.csv", CurvePoint)
+    file.append(points[:3])  # interrupted on its way to 50
+    shorter = list(measure_curve(protocol(until=30), "density", 0, file))
+    assert [point.labels for point in shorter] == [20, 30]
+    assert file.read() == points[:3]
+
+
+def test_a_pool_that_runs_out_ends_the_curve_for_good(tmp_path):
+    file = RowFile(tmp_path / "curves.csv", CurvePoint)
+    small = protocol(until=150, pool=10, ambiguous=15)
+    points = list(measure_curve(small, "random", 0, file))
+    assert [point.labels for point in points] == [20, 30, 40, 45]
+    assert list(measure_curve(small, "random", 0, file)) == points
+    assert file.read() == points
+
+
+def test_a_network_gets_images_that_are_large_enough(tmp_path):
+    reduced = find_protocol("mnist", "cpu")
+    assert METHODS["density"].adapt(reduced) == reduced
+    vgg = METHODS["density_vgg"].adapt(reduced)
+    assert vgg.image_size == 16
+    assert "image_size original -> 16" in (vgg.reductions() or "")
+    assert METHODS["density_vgg"].adapt(PROTOCOLS["mnist"]) == PROTOCOLS["mnist"]
+
+
 def test_other_seeds_and_acquisitions_are_other_curves(whole, tmp_path):
     points, _ = whole
     file = RowFile(tmp_path / "curves.csv", CurvePoint)
@@ -121,6 +150,17 @@ def test_labels_to_reach_are_the_first_that_do():
     assert labels_to_reach({20: 0.5}, 0.9) is None
 
 
+def test_a_seed_that_never_gets_there_counts_with_the_end_of_its_curve():
+    late = [point("late", seed, labels, float(labels >= 200)) for seed in range(5) for labels in (20, 200, 300)]
+    lucky = [
+        point("lucky", seed, labels, float(seed == 0 and labels >= 100)) for seed in range(5) for labels in (100, 300)
+    ]
+    slow, once = summarise_curves(late + lucky)
+    needed = [summary.labels[0.9] for summary in (slow, once)]
+    assert [value and value.mean for value in needed] == [200, (100 + 4 * 300) / 5]
+    assert (slow.reached[0.9], once.reached[0.9]) == (5, 1)
+
+
 def test_a_summary_is_the_mean_and_the_standard_error_over_seeds():
     density, random = summarise_curves(CURVES)
     assert (density.acquisition, density.seeds, random.seeds) == ("density", 2, 1)
@@ -139,24 +179,30 @@ def test_of_a_point_that_was_measured_twice_the_later_counts():
 
 def test_the_table_says_what_was_needed_and_what_was_reduced():
     table = curve_table([*CURVES, point("entropy", reductions="epochs 100 -> 3")])
+    same = curve_table([point(name, reductions="epochs 100 -> 3") for name in ("density", "random")])
+    assert same.title.endswith(" over seeds. Reduced from the full protocol: epochs 100 -> 3.")
     assert table.to_markdown() == (
         "Active learning on mnist, labels needed to reach an accuracy: mean ± standard error over seeds. Reduced from "
-        "the paper's protocol: epochs 100 -> 3.\n"
+        "the full protocol by entropy: epochs 100 -> 3.\n"
         "\n"
         "| acquisition | network | seeds | to 80 % | to 90 % | to 95 % | at the end |\n"
         "| --- | --- | --- | --- | --- | --- | --- |\n"
-        "| density | resnet18 | 2 | 22 ± 2 | 28 ± 2 | 35 (1 of 2 seeds) | 95.0 ± 1.0 % |\n"
-        "| random | 3 x resnet18 | 1 | - | - | - | 79.0 % |\n"
-        "| entropy | resnet18 | 1 | - | - | - | 50.0 % |\n"
+        "| density | resnet18 | 2 | 22 ± 2 | 28 ± 2 | > 35 (1 of 2 seeds) | 95.0 ± 1.0 % at 35 |\n"
+        "| random | 3 x resnet18 | 1 | - | - | - | 79.0 % at 30 |\n"
+        "| entropy | resnet18 | 1 | - | - | - | 50.0 % at 20 |\n"
     )
 
 
 def test_the_figure_draws_every_curve_and_the_ambiguous_share_where_there_is_one():
     (axes,) = curve_figure(CURVES).axes
     drawn = {line.get_label(): line for line in axes.get_lines() if not line.get_label().startswith("_")}
-    assert set(drawn) == {"density", "random"}
-    assert drawn["density"].get_xdata().tolist() == [20, 25, 30, 35]
-    assert drawn["density"].get_ydata() == pytest.approx([0.75, 0.86, 0.895, 0.95])
+    assert set(drawn) == {"density: 22 ± 2, 28 ± 2, > 35 (1 of 2 seeds)", "random: -, -, -"}
+    legend = axes.get_legend()
+    assert legend is not None
+    assert legend.get_title().get_text() == "labels to 80, 90, 95 %"
+    density, _ = drawn.values()
+    assert density.get_xdata().tolist() == [20, 25, 30, 35]
+    assert density.get_ydata() == pytest.approx([0.75, 0.86, 0.895, 0.95])
     assert axes.get_xlabel() == "labels\nmean ± standard error over 2 seeds"
     dirty = [point(labels=20), point(labels=25, ambiguous=0.4), point(labels=30, ambiguous=0.5)]
     _, shares = curve_figure(dirty).axes

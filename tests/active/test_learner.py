@@ -5,10 +5,9 @@ import json
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import TensorDataset
 
-from ddu.active import ActiveLearner, Diverse, LeaveOutFar, PowerSampling, Top, by_recipe
+from ddu.active import ActiveLearner, Choice, Diverse, LeaveOutFar, PowerSampling, Top, by_recipe
 from ddu.data import ArrayDataset, DataInfo
 from ddu.detectors import DDU, Ensemble, Mahalanobis, Softmax
 from ddu.errors import ArtifactError, FewSamplesWarning, InputError, LabelError
@@ -175,6 +174,38 @@ def test_a_learner_that_was_stopped_has_the_same_future(variant, blobs, tmp_path
     assert outcome(resumed.records) == outcome(whole)
 
 
+class OwnAcquisition:
+    """The first ones."""
+
+    def choose(self, candidates, k, random):
+        return Choice(np.arange(k), np.zeros(k))
+
+
+def test_an_acquisition_of_ones_own_is_resumed(blobs, tmp_path):
+    learner = blobs.learner(acquisition=LeaveOutFar(OwnAcquisition(), quantile=0.9))
+    learner.step()
+    learner.save(tmp_path)
+    again = blobs.learner(acquisition=LeaveOutFar(OwnAcquisition(), quantile=0.9)).resume(tmp_path)
+    assert again.propose(3).indices.tolist() == learner.propose(3).indices.tolist()
+
+
+def test_labels_are_not_resumed_with_another_pool(blobs, tmp_path):
+    learner = blobs.learner()
+    learner.teach([7], [1])
+    learner.save(tmp_path)
+    with pytest.raises(InputError, match=r"was made with pool=120 samples \(\w+\), and this one with pool=120 samples"):
+        blobs.learner(pool=blobs.pool.flip(0)).resume(tmp_path)
+
+
+def test_a_run_that_goes_on_after_its_end_has_every_round_once(blobs, tmp_path):
+    learner = blobs.learner()
+    list(learner.run(21))
+    learner.save(tmp_path)
+    again = blobs.learner().resume(tmp_path)
+    list(again.run(26))
+    assert [(record.round, record.labels) for record in again.records] == [(0, 16), (1, 21), (2, 26)]
+
+
 def test_resuming_from_nothing_is_a_beginning(blobs, tmp_path):
     assert blobs.learner().resume(tmp_path / "nowhere").round == 0
 
@@ -290,8 +321,9 @@ def test_the_default_is_the_recipe_for_active_learning(blobs, monkeypatch):
         ([1, 2], [0], r"^teach takes one label for each index, at least one\. Got indices of shape \(2,\) and labels "),
         ([], [], r"^teach takes one label for each index, at least one\. Got indices of shape \(0,\) and labels of "),
         ([1, 120], [0, 0], r"^There is no index 120 in a pool of 120 samples\.$"),
-        ([1, 1], [0, 0], r"^Index 1 would be taught twice: it has a label already\.$"),
-        ([7], [0], r"^Index 7 would be taught twice: it has a label already\.$"),
+        ([1, 1], [0, 0], r"^Index 1 would be taught twice: it has a label already, which `correct` changes\.$"),
+        ([7], [0], r"^Index 7 would be taught twice: it has a label already, which `correct` changes\.$"),
+        ([1, 2], [3, 4], r"^There is no class 4: the network has 4, from 0\.$"),
         ([-1], [0], r"^The indices must be integers from 0\. Got \[-1\] \(int64\)\.$"),
         ([1], [0.5], r"^The labels must be integers from 0\. Got \[0\.5\] \(float64\)\.$"),
     ],
@@ -302,6 +334,35 @@ def test_what_cannot_be_taught_is_said_and_changes_nothing(indices, labels, mess
     with pytest.raises(LabelError, match=message):
         learner.teach(indices, labels)
     assert learner.num_labels == 17
+
+
+def test_a_corrected_label_is_as_good_as_the_right_one(blobs):
+    learner, right = blobs.learner(), blobs.learner()
+    learner.teach([7, 9], [1, 2])
+    learner.teach([4], [0])
+    mistaken = learner.propose(5)
+    learner.correct([9], [3])
+    right.teach([7, 9], [1, 3])
+    right.teach([4], [0])
+    assert learner.num_labels == right.num_labels
+    assert learner.propose(5).scores == pytest.approx(right.propose(5).scores, rel=1e-6)
+    assert not np.array_equal(mistaken.scores, right.propose(5).scores)
+    with pytest.raises(LabelError, match=r"^Index 3 has no label to correct: teach it\.$"):
+        learner.correct([9, 3], [0, 0])
+    with pytest.raises(LabelError, match=r"^There is no class 9: the network has 4, from 0\.$"):
+        learner.correct([9], [9])
+
+
+@pytest.mark.parametrize("k", [0, -3, 2.5])
+def test_the_number_proposed_is_a_whole_one(k, blobs):
+    with pytest.raises(
+        InputError, match=rf"^The number of samples to propose must be an integer of at least 1\. Got {k} "
+    ):
+        blobs.learner().propose(k)
+
+
+def test_numbers_of_numpy_are_numbers(blobs):
+    assert len(blobs.learner(seed=np.int64(3), per_round=np.int64(2)).propose(np.int64(2))) == 2
 
 
 @pytest.mark.parametrize(
@@ -331,4 +392,3 @@ def test_networks_are_handed_over_in_evaluation_mode(blobs):
 
     blobs.learner(trainer=watch, validation=blobs.test).propose()
     assert seen == [blobs.test]
-    assert isinstance(make_network(), nn.Module)

@@ -39,9 +39,10 @@ def test_the_papers_numbers_are_kept():
 def test_a_reduced_protocol_keeps_labels_and_rounds_and_says_what_it_reduces():
     for name in PROTOCOLS:
         assert PROTOCOLS[name].reductions() is None
-    paper, reduced = PROTOCOLS["dirty_mnist"], find_protocol("dirty_mnist", "cpu", epochs=3, candidates=700)
-    for kept in ("initial", "per_round", "until", "network", "pool", "ambiguous"):
-        assert getattr(reduced, kept) == getattr(paper, kept)
+    reduced = find_protocol("dirty_mnist", "cpu", epochs=3, candidates=700)
+    for name in PROTOCOLS:
+        for kept in ("initial", "per_round", "until", "network", "pool", "ambiguous"):
+            assert getattr(find_protocol(name, "cpu"), kept) == getattr(PROTOCOLS[name], kept)
     words = reduced.reductions() or ""
     assert "candidates all -> 700" in words
     assert "epochs 100 -> 3" in words
@@ -117,8 +118,14 @@ def test_the_real_protocols_draw_what_they_say(real_data):
     blocks = sets.labelled[0][0].unfold(1, 2, 2).unfold(2, 2, 2).mean((3, 4))
     again = draw_sets(find_protocol("mnist", image_size=14), 0, real_data).labelled[0][0]
     assert torch.corrcoef(torch.stack([blocks.flatten(), again.flatten()]))[0, 1] > 0.98  # the same digit, smaller
-    learner = make_learner(find_protocol("mnist", "cpu"), METHODS["density"], reduced, 0)
-    assert learner.model_factory()(reduced.test[0][0][None].repeat(2, 1, 1, 1)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_network_takes_the_reduced_images(name, real_data):
+    protocol = METHODS[name].adapt(find_protocol("mnist", "cpu"))
+    sets = draw_sets(protocol, 0, real_data)
+    inputs, _ = sets.test.__getitems__([0, 1])
+    assert make_learner(protocol, METHODS[name], sets, 0).model_factory()(inputs).shape == (2, 10)
 
 
 def test_mistakes_are_named():
@@ -134,7 +141,7 @@ def test_mistakes_are_named():
     ):
         draw_sets(find_protocol("dirty_digits", pool=2000), 0)
     with pytest.raises(InputError, match=r"^5 initial labels cannot be spread over 10 classes of 1197 samples\.$"):
-        draw_sets(find_protocol("digits", initial=5), 0)
+        draw_sets(find_protocol("digits", initial=5, until=55), 0)
 
 
 def test_what_is_far_out_can_be_left_out_with_any_method():

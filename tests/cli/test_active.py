@@ -90,6 +90,8 @@ def test_what_is_done_is_not_done_again(command, uninterrupted):
         (("--data", "dirty_digit"), "There is no protocol for 'dirty_digit'. Did you mean 'dirty_digits'?"),
         (("--acquisition", "density", "entropi"), "There is no acquisition 'entropi'. Did you mean 'entropy'?"),
         (("--set", "epoch=3"), "A recipe has no field 'epoch'. Did you mean 'epochs'?"),
+        (("--set", "validation=0"), "A recipe has no field 'validation'."),
+        (("--until", "35"), "20 labels and then 10 a round do not come to 35: stop at 30 or at 40."),
         (("--leave-out-above", "99"), "The 'quantile' of LeaveOutFar must lie between 0 and 1. Got 99.0 instead."),
         (("--data", "mnist", "--data-root", "/nowhere"), "mnist"),
     ],

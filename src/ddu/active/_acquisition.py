@@ -187,7 +187,7 @@ class Diverse(Acquisition):
             )
         considered = top_k(candidates.uncertainties.epistemic, self.shortlist * k, random)
         with few_samples_expected():
-            batch = detector.tap(candidates.inputs(considered))
+            batch = candidates.features(considered)
             picked, scores = diverse_top_k(detector, batch, k, random)
         return Choice(considered[picked], scores)
 

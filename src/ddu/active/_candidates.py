@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ddu.data import collated
-from ddu.detectors import BaseDetector
+from ddu.detectors import DDU, BaseDetector
 from ddu.errors import InputError
+from ddu.features import FeatureBatch
 from ddu.progress import track
 from ddu.types import Detector
 
@@ -83,9 +84,10 @@ class Candidates:
             return self.uncertainties.at(positions)
         return self._score(self.indices[positions])
 
-    def inputs(self, positions: np.ndarray) -> Tensor:
-        """The inputs at some positions."""
-        return read_inputs(self.pool, self.indices[positions])
+    def features(self, positions: np.ndarray) -> FeatureBatch:
+        """The features and logits at some positions, which are kept; for DDU."""
+        assert isinstance(self.detector, DDU)
+        return extract_features(self.detector, self.pool, self.indices[positions], self._reading["batch_size"])
 
     def only(self, positions: np.ndarray) -> "Candidates":
         """The candidates at some positions, not scored again."""
@@ -100,8 +102,12 @@ class Candidates:
         batches = DataLoader(_Inputs(self.pool, indices), **options)
         start = 0
         for inputs in track(batches, "pool", show=self._progress):
-            prediction = self.detector.predict(inputs)
             rows = slice(start, start + len(inputs))
+            try:
+                prediction = self.detector.predict(inputs)
+            except InputError as error:
+                first, last = indices[rows][[0, -1]]
+                raise InputError(f"Among the samples {first} to {last} of the pool: {error}") from error
             columns = (prediction.epistemic, prediction.aleatoric, prediction.label)
             for kept, values in zip(scores, columns, strict=True):
                 kept[rows] = values.cpu().numpy()
@@ -110,15 +116,27 @@ class Candidates:
         return scores
 
 
+def read_batch(samples: Any, indices: Sequence[int] | np.ndarray) -> Any:
+    """What a data set has at some indices, as one batch."""
+    rows = np.asarray(indices).tolist()
+    if hasattr(samples, "__getitems__"):
+        return collated(samples.__getitems__(rows))
+    return collated([samples[row] for row in rows])
+
+
 def read_inputs(pool: Any, indices: Sequence[int] | np.ndarray) -> Tensor:
     """The inputs of a pool at some indices; labels that it may carry are left out."""
     if isinstance(pool, Tensor | np.ndarray):
         return torch.as_tensor(pool[np.asarray(indices)])
-    if hasattr(pool, "__getitems__"):
-        batch = collated(pool.__getitems__(list(indices)))
-    else:
-        batch = collated([pool[int(index)] for index in indices])
+    batch = read_batch(pool, indices)
     return batch[0] if isinstance(batch, tuple | list) else batch
+
+
+def extract_features(detector: DDU, pool: Any, indices: np.ndarray, batch_size: int) -> FeatureBatch:
+    """The features and logits of some samples of a pool, run through the network a batch at a time."""
+    chunks = [indices[start : start + batch_size] for start in range(0, len(indices), batch_size)]
+    parts = [detector.tap(read_inputs(pool, chunk)) for chunk in chunks]
+    return FeatureBatch(torch.cat([part.features for part in parts]), torch.cat([part.logits for part in parts]))
 
 
 class _Inputs(Dataset[Tensor]):

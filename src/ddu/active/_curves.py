@@ -86,6 +86,7 @@ def measure_curve(
         The points of the curve, those that were in the file first.
     """
     method = find_method(acquisition, leave_out_above)
+    protocol = method.adapt(protocol)
     facts = {
         "acquisition": acquisition,
         "network": _network_name(protocol, method),
@@ -94,18 +95,21 @@ def measure_curve(
         "seed": seed,
         "reductions": _reductions(protocol, leave_out_above),
     }
-    done = _points_so_far(file, facts)
-    while done and not done[-1].indices and done[-1].labels < protocol.until:
+    done = [point for point in _points_so_far(file, facts) if point.labels <= protocol.until]
+    if done and done[-1].labels == protocol.until:
+        yield from done
+        return
+    on_stage("reading data")
+    sets = draw_sets(protocol, seed, data_root)
+    if done and not done[-1].indices and done[-1].labels < len(sets.labelled) + len(sets.pool):
         done.pop()  # where a shorter curve ended: this one goes on
     yield from done
     if done and not done[-1].indices:
         return
-    on_stage("reading data")
-    sets = draw_sets(protocol, seed, data_root)
     learner = make_learner(protocol, method, sets, seed, progress=False, on_stage=on_stage)
     for point in done:
         learner.teach(point.indices, sets.pool.labels[point.indices])
-    for record in learner.run(protocol.until):
+    for record in learner.run(protocol.until):  # or until the pool runs out
         point = _point(record, sets, learner, facts, command)
         file.append([point])
         yield point
@@ -176,7 +180,8 @@ class CurveSummary:
         acquisition: The method.
         accuracy: For each number of labels, the accuracy.
         ambiguous: For each number of labels, the share of ambiguous samples among what was acquired.
-        labels: For each of `LEVELS`, the labels needed; None if no seed got there.
+        labels: For each of `LEVELS`, the labels needed; None if no seed got there. A seed that did not counts with
+            where its curve ends, so that with fewer `reached` than `seeds` the mean is a lower bound.
         reached: For each of `LEVELS`, how many seeds got there.
         seeds: How many seeds there are.
         seconds: The time of one curve, the mean over seeds.
@@ -200,13 +205,12 @@ def summarise_curves(points: Iterable[CurvePoint]) -> list[CurveSummary]:
 
 
 def _summary(acquisition: str, curves: list[dict[int, CurvePoint]]) -> CurveSummary:
-    reached = {
-        level: [
-            needed
-            for curve in curves
-            if (needed := labels_to_reach({n: point.accuracy for n, point in curve.items()}, level)) is not None
-        ]
-        for level in LEVELS
+    accuracies = [{labels: point.accuracy for labels, point in curve.items()} for curve in curves]
+    needed = {level: [labels_to_reach(curve, level) for curve in accuracies] for level in LEVELS}
+    reached = {level: sum(labels is not None for labels in found) for level, found in needed.items()}
+    at_least = {
+        level: [max(curve) if labels is None else labels for labels, curve in zip(found, accuracies, strict=True)]
+        for level, found in needed.items()
     }
     sizes = sorted({labels for curve in curves for labels in curve})
     at = {size: [curve[size] for curve in curves if size in curve] for size in sizes}
@@ -215,8 +219,8 @@ def _summary(acquisition: str, curves: list[dict[int, CurvePoint]]) -> CurveSumm
         acquisition,
         accuracy={n: mean_and_standard_error(point.accuracy for point in points) for n, points in at.items()},
         ambiguous={n: mean_and_standard_error(values) for n, values in shares.items() if values},
-        labels={level: mean_and_standard_error(found) if found else None for level, found in reached.items()},
-        reached={level: len(found) for level, found in reached.items()},
+        labels={level: mean_and_standard_error(at_least[level]) if reached[level] else None for level in LEVELS},
+        reached=reached,
         seeds=len(curves),
         seconds=float(np.mean([sum(point.seconds for point in curve.values()) for curve in curves])),
     )

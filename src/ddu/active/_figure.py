@@ -35,13 +35,15 @@ def curve_figure(points: Iterable[CurvePoint]) -> "Figure":
     for level in LEVELS:
         axes[0].axhline(level, color="black", linewidth=0.5, alpha=0.4)
     for index, summary in enumerate(summaries):
-        _draw(axes[0], summary.accuracy, index, summary.acquisition)
+        reached = ", ".join(labels_needed(summary, level) for level in LEVELS)
+        _draw(axes[0], summary.accuracy, index, f"{summary.acquisition}: {reached}")
     if panels == 2:
         dress(axes[1], "labels", "ambiguous, of all that was acquired")
         for index, summary in enumerate(summaries):
             _draw(axes[1], summary.ambiguous, index)
         axes[1].set_ylim(-0.02, 1.02)
-    axes[0].legend(frameon=False, fontsize=9, loc="lower right")
+    levels = ", ".join(f"{100 * level:.0f}" for level in LEVELS)
+    axes[0].legend(frameon=False, fontsize=8, loc="lower right", title=f"labels to {levels} %", title_fontsize=8)
     figure.suptitle(f"Active learning on {points[0].data}", fontsize=11)
     return figure
 
@@ -85,33 +87,43 @@ def curve_table(points: Iterable[CurvePoint]) -> CurveTable:
     summaries = summarise_curves(points)
     last = {point.acquisition: point for point in points}
     ambiguous = any(summary.ambiguous for summary in summaries)
+    ends = {max(summary.accuracy) for summary in summaries}
     rows = []
     for summary in summaries:
         point, end = last[summary.acquisition], [*summary.accuracy.values()][-1]
         network = f"{point.members} x {point.network}" if point.members > 1 else point.network
         share = [_percent([*summary.ambiguous.values()][-1] if summary.ambiguous else None)] if ambiguous else []
         needed = [labels_needed(summary, level) for level in LEVELS]
-        rows.append([summary.acquisition, network, str(summary.seeds), *needed, _percent(end), *share])
+        ended = _percent(end) if len(ends) == 1 else f"{_percent(end)} at {max(summary.accuracy)}"
+        rows.append([summary.acquisition, network, str(summary.seeds), *needed, ended, *share])
     levels = [f"to {100 * level:.0f} %" for level in LEVELS]
     heading = ["acquisition", "network", "seeds", *levels, "at the end", *(["ambiguous"] if ambiguous else [])]
     return CurveTable(_title(points), heading, rows)
 
 
 def _title(points: list[CurvePoint]) -> str:
-    reduced = dict.fromkeys(point.reductions for point in points if point.reductions)
-    protocol = "".join(f" Reduced from the paper's protocol: {words}." for words in reduced)
+    reduced: dict[str, list[str]] = {}
+    for point in points:
+        if point.reductions and point.acquisition not in reduced.setdefault(point.reductions, []):
+            reduced[point.reductions].append(point.acquisition)
+    everyone = {point.acquisition for point in points}
+    protocol = ""
+    for words, whose in reduced.items():
+        named = "" if {*whose} == everyone else f" by {', '.join(whose)}"
+        protocol += f" Reduced from the full protocol{named}: {words}."
     what = f"Active learning on {points[0].data}, labels needed to reach an accuracy"
     return f"{what}: mean ± standard error over seeds.{protocol}"
 
 
 def labels_needed(summary: CurveSummary, level: float) -> str:
     """The labels that an accuracy took, in words; "-" if no seed got there."""
-    needed = summary.labels[level]
+    needed, reached = summary.labels[level], summary.reached[level]
     if needed is None:
         return "-"
+    if reached < summary.seeds:
+        return f"> {needed.mean:.0f} ({reached} of {summary.seeds} seeds)"
     error = "" if needed.standard_error is None else f" ± {needed.standard_error:.0f}"
-    some = "" if summary.reached[level] == summary.seeds else f" ({summary.reached[level]} of {summary.seeds} seeds)"
-    return f"{needed.mean:.0f}{error}{some}"
+    return f"{needed.mean:.0f}{error}"
 
 
 def _percent(value: MeanAndStandardError | None) -> str:

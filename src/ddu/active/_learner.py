@@ -4,11 +4,15 @@ Everything that happens in a round is a function of the seed, the round and the 
 killed has the same future as one that was not, once it is told what the other was taught.
 """
 
+import hashlib
 import json
+import operator
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,11 +23,12 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from ddu.active._acquisition import Acquisition, few_samples_expected, find_acquisition
-from ddu.active._candidates import AnyDetector, Candidates, read_inputs
+from ddu.active._candidates import AnyDetector, Candidates, extract_features, read_inputs
 from ddu.active._training import LabelledSamples, Trainer, by_recipe
 from ddu.data import loader
 from ddu.detectors import DDU
 from ddu.errors import ArtifactError, InputError, LabelError
+from ddu.features import LogitsTap
 from ddu.files import write_json
 
 STATE = "learner.json"
@@ -88,13 +93,14 @@ class ActiveLearner:
             several `members`, for example `ddu.detectors.Ensemble`.
         pool: Unlabelled inputs: an array or tensor (sample, ...), or a data set of inputs, or of (input, label) whose
             labels are not looked at. It is streamed.
-        labelled: Samples (input, label) to begin with. A density needs at least two of every class.
+        labelled: A data set of (input, label) to begin with. A density needs at least two of every class.
         oracle: Gives the labels of the samples at some indices of the pool; without one, use `propose` and `teach`.
         acquisition: What is worth a label: an `Acquisition`, or "epistemic", "aleatoric", "random", "power", "diverse".
         members: How many networks are trained.
         validation: Held-out samples, for a trainer that chooses its epoch by them.
         test: Samples to measure the accuracy on.
-        trainer: How a network is trained; by default the recipe "active_learning", which keeps the best epoch.
+        trainer: How a network is trained; by default the recipe "active_learning", which keeps the best epoch by
+            validation accuracy, or without `validation` the last.
         per_round: How many labels `step` asks for.
         retrain_every: Train fresh networks only every so many rounds; in between, what was taught only updates the
             detector, and of a density only the moments.
@@ -164,7 +170,7 @@ class ActiveLearner:
         self.members = members
         self.validation = validation
         self.test = test
-        self.trainer = by_recipe() if trainer is None else trainer
+        self.trainer = by_recipe(progress=progress) if trainer is None else trainer
         self.per_round = per_round
         self.retrain_every = retrain_every
         self.candidates = candidates
@@ -175,9 +181,11 @@ class ActiveLearner:
         self.on_stage = on_stage
         self.records: list[Record] = []
         self._rounds: list[_Taught] = []
-        self._detector: AnyDetector | None = None
-        self._trained_at = self._fitted_at = -1
-        self._accuracy: float | None = None
+        self._detector: AnyDetector | None
+        self._trained_at: int
+        self._fitted_at: int
+        self._accuracy: float | None
+        self._forget()
         _check_parameters(self)
 
     @property
@@ -189,6 +197,12 @@ class ActiveLearner:
     def num_labels(self) -> int:
         """How many samples are labelled."""
         return len(self._samples(self.round))
+
+    @cached_property
+    def num_classes(self) -> int:
+        """How many classes the networks tell apart."""
+        with torch.random.fork_rng(devices=[]):
+            return LogitsTap(self.model_factory())(read_inputs(self.pool, [0])).logits.shape[1]
 
     @property
     def detector(self) -> AnyDetector:
@@ -210,6 +224,7 @@ class ActiveLearner:
         Args:
             k: How many, by default `per_round`; fewer if the pool has no more.
         """
+        wanted = _integer(self.per_round if k is None else k, 1, "The number of samples to propose")
         detector, indices = self.detector, self.unlabelled()
         if not len(indices):
             raise InputError(f"All {len(self.pool)} samples of the pool are labelled: there is nothing to propose.")
@@ -220,7 +235,6 @@ class ActiveLearner:
         candidates = Candidates(
             detector, self.pool, indices, batch_size=self.batch_size, workers=self.workers, progress=self.progress
         )
-        wanted = self.per_round if k is None else k
         positions, scores = self.acquisition.choose(candidates, min(wanted, len(indices)), self._random(_CHOICE))
         return Proposal(indices[positions], scores, *candidates.judge(positions))
 
@@ -234,6 +248,23 @@ class ActiveLearner:
         taught = _Taught(*(_array(values) for values in (indices, labels)))
         _check_taught(taught, self)
         self._rounds.append(_Taught(taught.indices.astype(np.int64), taught.labels.astype(np.int64)))
+
+    def correct(self, indices: Integers, labels: Integers) -> None:
+        """Replaces labels that were taught by mistake; networks are trained again with the right ones.
+
+        Args:
+            indices: Which samples of the pool, (sample,).
+            labels: Their right classes, (sample,).
+        """
+        right = _Taught(*(_array(values) for values in (indices, labels)))
+        _check_form(right, self)
+        missing = np.setdiff1d(right.indices, np.setdiff1d(np.arange(len(self.pool)), self.unlabelled()))
+        if len(missing):
+            raise LabelError(f"Index {missing[0]} has no label to correct: teach it.")
+        for taught in self._rounds:
+            for index, label in zip(right.indices, right.labels, strict=True):
+                taught.labels[taught.indices == index] = label
+        self._forget()
 
     def measure(self) -> float | None:
         """The accuracy of this round's networks on the test set; None without one."""
@@ -288,10 +319,14 @@ class ActiveLearner:
         rounds, records = _read_state(path, self._settings())
         self.records = records
         self._rounds = []
-        self._detector, self._trained_at, self._fitted_at, self._accuracy = None, -1, -1, None
+        self._forget()
         for indices, labels in rounds:
             self.teach(indices, labels)
         return self
+
+    def _forget(self) -> None:
+        """Forgets the networks, so that they are trained when they are next needed."""
+        self._detector, self._trained_at, self._fitted_at, self._accuracy = None, -1, -1, None
 
     def _step(self, k: int) -> Record:
         started = time.monotonic()
@@ -304,6 +339,8 @@ class ActiveLearner:
             indices = self.propose(k).indices
             self.teach(indices, self.oracle(indices))
         record = Record(now, labels, accuracy, tuple(indices.tolist()), time.monotonic() - started)
+        if self.records and self.records[-1].round == now:
+            self.records.pop()  # a run ended there, and this one goes on
         self.records.append(record)
         return record
 
@@ -344,8 +381,8 @@ class ActiveLearner:
         """Has the detector learn what was taught, around networks that have not changed."""
         assert self._detector is not None
         if isinstance(self._detector, DDU):
-            features = self._detector.tap(read_inputs(self.pool, taught.indices)).features
-            self._detector.density.update(features, torch.from_numpy(taught.labels)).prepare()
+            batch = extract_features(self._detector, self.pool, taught.indices, self.batch_size)
+            self._detector.density.update(batch.features, torch.from_numpy(taught.labels)).prepare()
         else:
             self._detector.fit(loader(self._samples(self._fitted_at + 1), self.batch_size))
 
@@ -361,9 +398,9 @@ class ActiveLearner:
 
     def _settings(self) -> dict[str, Any]:
         return {
-            "pool": len(self.pool),
+            "pool": _described(self.pool),
             "labelled": 0 if self.labelled is None else len(self.labelled),
-            "acquisition": repr(self.acquisition),
+            "acquisition": re.sub(r" at 0x[0-9a-f]+", "", repr(self.acquisition)),
             "members": self.members,
             "retrain_every": self.retrain_every,
             "candidates": self.candidates,
@@ -379,24 +416,48 @@ class _Taught:
     labels: np.ndarray
 
 
+def _described(pool: Any) -> str:
+    """The size of a pool and, of one in memory, what tells it from another: labels belong to places in it."""
+    size = f"{len(pool)} samples"
+    if not isinstance(pool, torch.Tensor | np.ndarray) or not len(pool):
+        return size
+    some = read_inputs(pool, [0, len(pool) // 2, len(pool) - 1]).cpu().contiguous().numpy()
+    return f"{size} ({hashlib.sha256(some.tobytes()).hexdigest()[:12]})"
+
+
 def _array(values: Any) -> np.ndarray:
     return values.cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
 
 
 def _check_parameters(learner: ActiveLearner) -> None:
-    for name in ("members", "per_round", "retrain_every", "candidates", "batch_size"):
-        value = getattr(learner, name)
-        if value is not None and (not isinstance(value, int) or value < 1):
-            raise InputError(
-                f"The '{name}' parameter of ActiveLearner must be an integer of at least 1. Got {value!r} instead."
-            )
-    if not isinstance(learner.seed, int) or learner.seed < 0:
-        raise InputError(
-            f"The 'seed' parameter of ActiveLearner must be an integer of at least 0. Got {learner.seed!r} instead."
-        )
+    for name in ("members", "per_round", "retrain_every", "candidates", "batch_size", "seed"):
+        value, least = getattr(learner, name), 0 if name == "seed" else 1
+        if value is not None:
+            setattr(learner, name, _integer(value, least, f"The '{name}' parameter of ActiveLearner"))
+
+
+def _integer(value: Any, least: int, what: str) -> int:
+    """A whole number, of Python's or NumPy's."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise InputError(f"{what} must be an integer of at least {least}. Got {value!r} instead.")
+    return number
 
 
 def _check_taught(taught: _Taught, learner: ActiveLearner) -> None:
+    _check_form(taught, learner)
+    known = np.concatenate([taught.indices, *(earlier.indices for earlier in learner._rounds)])
+    values, counts = np.unique(known, return_counts=True)
+    if counts.max() > 1:
+        raise LabelError(
+            f"Index {values[counts.argmax()]} would be taught twice: it has a label already, which `correct` changes."
+        )
+
+
+def _check_form(taught: _Taught, learner: ActiveLearner) -> None:
     indices, labels = taught.indices, taught.labels
     if indices.ndim != 1 or labels.shape != indices.shape or not len(indices):
         raise LabelError(
@@ -408,10 +469,8 @@ def _check_taught(taught: _Taught, learner: ActiveLearner) -> None:
             raise LabelError(f"The {name} must be integers from 0. Got {values[:5].tolist()} ({values.dtype}).")
     if indices.max() >= len(learner.pool):
         raise LabelError(f"There is no index {indices.max()} in a pool of {len(learner.pool)} samples.")
-    known = np.concatenate([indices, *(earlier.indices for earlier in learner._rounds)])
-    values, counts = np.unique(known, return_counts=True)
-    if counts.max() > 1:
-        raise LabelError(f"Index {values[counts.argmax()]} would be taught twice: it has a label already.")
+    if labels.max() >= learner.num_classes:
+        raise LabelError(f"There is no class {labels.max()}: the network has {learner.num_classes}, from 0.")
 
 
 def _read_state(path: Path, settings: dict[str, Any]) -> tuple[list[tuple[Sequence[int], Sequence[int]]], list[Record]]:

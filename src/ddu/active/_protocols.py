@@ -114,7 +114,10 @@ _SHORT: dict[str, Any] = {"epochs": 4, "samples_per_epoch": 512, "lr": 1e-2, "ba
 _CPU: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "mnist": (_MNIST, _SHORT),
     "dirty_mnist": (_MNIST, _SHORT),
-    "cifar10": (_SMALL | {"until": 4000, "validation": 500}, {"epochs": 5, "schedule": "one_cycle"}),
+    "cifar10": (
+        _SMALL | {"validation": 500, "image_size": 16},
+        {"epochs": 2, "lr": 5e-3, "batch_size": 128, "schedule": "one_cycle"},
+    ),
     "digits": ({}, {}),
     "dirty_digits": ({}, {}),
 }
@@ -134,6 +137,12 @@ def find_protocol(name: str, scale: Scale = "paper", **changes: Any) -> Protocol
     own = {one.name for one in fields(Protocol)}
     protocol = replace(PROTOCOLS[name], **small | {key: value for key, value in changes.items() if key in own})
     recipe = protocol.recipe.with_changes(**short | {key: value for key, value in changes.items() if key not in own})
+    over = (protocol.until - protocol.initial) % protocol.per_round
+    if over:
+        raise InputError(
+            f"{protocol.initial} labels and then {protocol.per_round} a round do not come to {protocol.until}: stop at "
+            f"{protocol.until - over} or at {protocol.until - over + protocol.per_round}."
+        )
     return replace(protocol, recipe=recipe)
 
 
@@ -153,6 +162,7 @@ class Method:
         options: For `create_model`: `PLAIN`, or `SMOOTH`, which is its default.
         members: How many networks are trained.
         network: Another network than the protocol's.
+        image_size: The side that images must have at least, for that network.
     """
 
     detector: Callable[[Any], AnyDetector]
@@ -160,6 +170,13 @@ class Method:
     options: Mapping[str, Any] = field(default_factory=lambda: PLAIN)
     members: int = 1
     network: str | None = None
+    image_size: int | None = None
+
+    def adapt(self, protocol: Protocol) -> Protocol:
+        """The protocol, with images that are large enough for the network."""
+        if protocol.image_size is None or self.image_size is None:
+            return protocol
+        return replace(protocol, image_size=max(protocol.image_size, self.image_size))
 
 
 # Of the centroids' moving averages: with CIFAR-10's, 0.999, they would hardly move in the few steps of a round
@@ -172,7 +189,7 @@ METHODS: dict[str, Method] = {
     "density": Method(DDU, options=SMOOTH),
     "density_diverse": Method(DDU, Diverse(), options=SMOOTH),
     "density_power": Method(DDU, PowerSampling(by="rank"), options=SMOOTH),
-    "density_vgg": Method(DDU, network="vgg16"),
+    "density_vgg": Method(DDU, network="vgg16", image_size=16),
     "ensemble_pe": Method(_PREDICTIVE_ENTROPY, members=3),
     "ensemble_mi": Method(Ensemble, members=3),
     "ensemble_mi_power": Method(Ensemble, PowerSampling(by="score"), members=3),

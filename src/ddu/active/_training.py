@@ -5,11 +5,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import Dataset
 
-from ddu.active._candidates import read_inputs
-from ddu.data import Batch, collated
+from ddu.active._candidates import read_batch, read_inputs
+from ddu.data import Batch
 from ddu.training import Objective, Recipe, fit
 
 
@@ -22,19 +22,24 @@ class Trainer(Protocol):
 
 
 def by_recipe(
-    recipe: Recipe | str = "active_learning", *, objective: Callable[[], Objective] | None = None, **changes: Any
+    recipe: Recipe | str = "active_learning",
+    *,
+    objective: Callable[[], Objective] | None = None,
+    progress: bool | None = False,
+    **changes: Any,
 ) -> Trainer:
     """Training by a recipe of `ddu.training`.
 
     Args:
         recipe: A recipe, or the name of one.
-        objective: Makes what is minimised; by default the cross-entropy.
+        objective: Makes what is minimised; by default what the head of the network is made for.
+        progress: As in `ddu.training.fit`.
         **changes: Fields of the recipe to change, such as `epochs=3`.
     """
 
     def train(model: nn.Module, train: Dataset[Any], validation: Dataset[Any] | None, *, seed: int) -> object:
         chosen = None if objective is None else objective()
-        return fit(model, train, validation, recipe=recipe, seed=seed, objective=chosen, progress=False, **changes)
+        return fit(model, train, validation, recipe=recipe, seed=seed, objective=chosen, progress=progress, **changes)
 
     return train
 
@@ -65,7 +70,8 @@ class LabelledSamples(Dataset[Batch]):
         parts: list[tuple[np.ndarray, Batch]] = []
         initial, taught = np.flatnonzero(wanted < self._first), np.flatnonzero(wanted >= self._first)
         if len(initial):
-            parts.append((initial, _read(self.initial, wanted[initial])))
+            inputs, labels = read_batch(self.initial, wanted[initial])
+            parts.append((initial, (inputs, torch.as_tensor(labels).long())))
         if len(taught):
             rows = wanted[taught] - self._first
             labels = torch.from_numpy(self.labels[rows])
@@ -73,15 +79,3 @@ class LabelledSamples(Dataset[Batch]):
         back = np.argsort(np.concatenate([places for places, _ in parts]))
         inputs, labels = zip(*(batch for _, batch in parts), strict=True)
         return torch.cat(inputs)[back], torch.cat(labels)[back]
-
-
-def _read(samples: Any, rows: np.ndarray) -> Batch:
-    if hasattr(samples, "__getitems__"):
-        inputs, labels = collated(samples.__getitems__(rows.tolist()))
-    else:
-        inputs, labels = collated([samples[row] for row in rows.tolist()])
-    return inputs, _integers(labels)
-
-
-def _integers(labels: Any) -> Tensor:
-    return torch.as_tensor(labels).long()

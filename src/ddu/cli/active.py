@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,12 +15,22 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from ddu.active import METHODS, PROTOCOLS, CurvePoint, Protocol, curve_figure, curve_table, find_method, find_protocol
-from ddu.active import measure_curve as measure
+from ddu.active import (
+    METHODS,
+    PROTOCOLS,
+    CurvePoint,
+    Protocol,
+    curve_figure,
+    curve_table,
+    find_method,
+    find_protocol,
+    measure_curve,
+)
 from ddu.cli._layout import plain_table
 from ddu.evaluation import RowFile
 from ddu.files import write_bytes
-from ddu.training import check_writable, parse_changes
+from ddu.names import check_name
+from ddu.training import Recipe, check_writable, parse_changes
 
 
 def active(
@@ -41,7 +52,11 @@ def active(
     ] = None,
     leave_out_above: Annotated[
         float | None,
-        typer.Option(metavar="QUANTILE", help="Leave out candidates above this quantile of epistemic uncertainty."),
+        typer.Option(
+            metavar="QUANTILE",
+            help="Leave out candidates above this quantile of the detector's uncertainty: "
+            "with density or an ensemble what is far out, with entropy what is most ambiguous.",
+        ),
     ] = None,
     changes: Annotated[
         list[str] | None,
@@ -64,11 +79,11 @@ def active(
     `ddu active --data dirty_mnist --acquisition density ensemble_mi entropy random --seeds 3`
     """
     given = {"until": until, "candidates": candidates}
+    recipe_changes = parse_changes(changes or [])
+    for name in recipe_changes:
+        check_name(name, [one.name for one in fields(Recipe)], "A recipe has no field {name!r}")
     protocol = find_protocol(
-        data,
-        scale,
-        **{name: value for name, value in given.items() if value is not None},
-        **parse_changes(changes or []),
+        data, scale, **{name: value for name, value in given.items() if value is not None}, **recipe_changes
     )
     names = list(dict.fromkeys(acquisition or ["density", "entropy", "random"]))
     for name in names:
@@ -80,7 +95,7 @@ def active(
         # Seeds outermost: whenever it is stopped, every acquisition has about as many
         for seed in range(seeds):
             for name in names:
-                points = measure(
+                points = measure_curve(
                     protocol,
                     name,
                     seed,
