@@ -59,3 +59,17 @@ def test_the_page_says_whose_costs_are_one_and_what_failed():
     assert "A ratio of 1 is the cost of softmax on resnet18." in page
     assert "| ddu | resnet18+sn | 120.0 | 1.200 | 0.3000 | 1.200 |" in page
     assert "- Failed: duq on resnet18, seed 0: out of memory" in page
+
+
+def test_a_failure_stays_in_the_table_of_a_detector_that_has_costs():
+    later = Row.failed("out of memory", detector="ddu", network="resnet18+sn", data="mnist", seed=0)
+    only_svhn = Row.failed("no file", detector="softmax", network="resnet18", data="mnist", seed=0, ood="svhn")
+    (table,) = summarise([*DDU, *SOFTMAX, later, only_svhn])
+    assert table.failures == (later, only_svhn)
+    assert [line.detector for line in table.lines] == ["ddu", "softmax"]
+    made_good = [later, *DDU, *SOFTMAX]
+    assert summarise(made_good)[0].failures == ()
+
+
+def test_rows_may_come_one_at_a_time():
+    assert summarise(iter([*DDU, *SOFTMAX])) == summarise([*DDU, *SOFTMAX])

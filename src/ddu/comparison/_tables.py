@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ddu.evaluation import Row, Table, tabulate
+from ddu.evaluation import Row, Table, latest, tabulate
 
 # What is told of a comparison at a glance
 SUMMARY = ("accuracy", "ece", "auroc", "fpr95", "false_alarm_rate", "training_ratio", "inference_ratio")
@@ -29,7 +29,7 @@ _RATIOS = {"training_seconds": "training_ratio", "seconds_per_thousand": "infere
 
 def summarise(rows: Iterable[Row], metrics: Sequence[str] = SUMMARY) -> list[Table]:
     """One table for each training set, of those of the metrics that were measured."""
-    rows = [*rows, *cost_ratios(rows := list(rows))]
+    rows = _with_ratios(latest(rows))
     measured = {row.metric for row in rows}
     return tabulate(rows, [metric for metric in metrics if metric in measured])
 
@@ -55,6 +55,16 @@ def cost_ratios(rows: Iterable[Row]) -> list[Row]:
         for row in rows
         if row.value is not None and (one := unit.get((row.metric, row.seed)))
     ]
+
+
+def _with_ratios(rows: Sequence[Row]) -> list[Row]:
+    """Each ratio right after what it was worked out from: at the end it would make later failures good."""
+    ratios = {row.key: row for row in cost_ratios(rows)}
+    found: list[Row] = []
+    for row in rows:
+        ratio = ratios.get(row.key._replace(metric=_RATIOS.get(row.metric or "")))
+        found += [row] if ratio is None else [row, ratio]
+    return found
 
 
 def _reference(rows: Iterable[Row]) -> tuple[str, str] | None:
