@@ -4,8 +4,8 @@ from ddu.comparison import cost_ratios, summarise, to_markdown
 from ddu.evaluation import Row
 
 
-def rows(detector, *, training, inference, seed=0, network="resnet18", members=1):
-    facts = {"detector": detector, "network": network, "data": "mnist", "seed": seed, "members": members}
+def rows(detector, *, training, inference, seed=0, network="resnet18", members=1, data="mnist"):
+    facts = {"detector": detector, "network": network, "data": data, "seed": seed, "members": members}
     return [
         Row(**facts, metric="training_seconds", value=training),
         Row(**facts, metric="seconds_per_thousand", value=inference),
@@ -45,6 +45,18 @@ def test_each_seed_is_divided_by_its_own():
     found = ratios(cost_ratios([*DDU, *SOFTMAX, *second]))
     assert found["ddu", 1, "training_ratio"] == 3.0
     assert not cost_ratios([*SOFTMAX, *rows("ddu", training=1.0, inference=1.0, seed=2)])[2:]
+
+
+def test_each_training_set_has_a_measure_of_its_own():
+    other = rows("energy", training=10.0, inference=0.5, data="svhn")
+    other += rows("ddu", training=15.0, inference=0.5, network="resnet18+sn", data="svhn")
+    found = {(row.data, row.detector): row.value for row in cost_ratios([*SOFTMAX, *DDU, *other])[::2]}
+    assert found == {("mnist", "softmax"): 1, ("mnist", "ddu"): 1.2, ("svhn", "energy"): 1, ("svhn", "ddu"): 1.5}
+    same = rows("softmax", training=20.0, inference=1.0, data="svhn")
+    assert [row.value for row in cost_ratios([*SOFTMAX, *same])] == [1, 1, 1, 1]
+    assert (
+        "A ratio of 1 is the cost of softmax on resnet18, trained on mnist; of energy on resnet18, trained on svhn."
+    ) in to_markdown([*SOFTMAX, *other])
 
 
 def test_the_summary_has_the_ratios_side_by_side():

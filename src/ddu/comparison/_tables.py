@@ -46,14 +46,18 @@ def to_markdown(rows: Iterable[Row]) -> str:
 
 
 def cost_ratios(rows: Iterable[Row]) -> list[Row]:
-    """Seconds of training and of inference, divided by those of the reference with the same seed."""
+    """Seconds of training and of inference, divided by those of the reference with the same data and seed."""
     rows = [row for row in rows if row.metric in _RATIOS and row.value is not None]
-    reference = _reference(rows)
-    unit = {(row.metric, row.seed): row.value for row in rows if (row.detector, row.network) == reference}
+    references = _references(rows)
+    unit = {
+        (row.metric, row.data, row.seed): row.value
+        for row in rows
+        if (row.detector, row.network) == references[row.data]
+    }
     return [
         replace(row, metric=_RATIOS[row.metric or ""], value=row.value / one)
         for row in rows
-        if row.value is not None and (one := unit.get((row.metric, row.seed)))
+        if row.value is not None and (one := unit.get((row.metric, row.data, row.seed)))
     ]
 
 
@@ -67,15 +71,19 @@ def _with_ratios(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
-def _reference(rows: Iterable[Row]) -> tuple[str, str] | None:
-    """Whose costs are 1: the softmax or, where it was not measured, the detector that comes first."""
-    measured = [(row.detector, row.network) for row in rows]
-    return next((one for one in measured if one[0] == "softmax"), next(iter(measured), None))
+def _references(rows: Iterable[Row]) -> dict[str, tuple[str, str]]:
+    """Whose costs are 1 on each training set: the softmax or, where it was not measured, what comes first."""
+    measured: dict[str, list[tuple[str, str]]] = {}
+    for row in rows:
+        measured.setdefault(row.data, []).append((row.detector, row.network))
+    return {data: next((one for one in ones if one[0] == "softmax"), ones[0]) for data, ones in measured.items()}
 
 
 def _cost_remark(rows: Iterable[Row]) -> str:
-    reference = _reference(row for row in rows if row.metric in _RATIOS)
-    one = f" A ratio of 1 is the cost of {reference[0]} on {reference[1]}." if reference else ""
+    references = _references(row for row in rows if row.metric in _RATIOS)
+    where = {data: f", trained on {data}" for data in references} if len(references) > 1 else {}
+    costs = [f"{detector} on {network}{where.get(data, '')}" for data, (detector, network) in references.items()]
+    one = f" A ratio of 1 is the cost of {'; of '.join(costs)}." if costs else ""
     return (
         f"Training is that of all networks, the fit and the calibration together; inference includes the network.{one}"
     )
