@@ -6,8 +6,10 @@ import subprocess
 import sys
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
@@ -18,7 +20,7 @@ from ddu.errors import InputError
 from ddu.evaluation import RowFile
 from ddu.runs import load_run
 
-from .moons import COSTS, lasting, moons, write_plane
+from .moons import COSTS, lasting, moons, write_plane, write_points
 
 pytestmark = pytest.mark.filterwarnings("ignore::ddu.errors.CalibrationWarning")  # networks that get all points right
 
@@ -181,7 +183,10 @@ def test_a_folder_with_other_things_is_left_alone(plane, tmp_path):
 
 
 def test_mistakes_are_found_before_anything_is_trained(plane, tmp_path):
+    nothing = write_points(tmp_path / "nothing.npz", np.empty((0, 2)))
     for comparison, message in [
+        (moons(nothing, ["softmax"]), f"The set {nothing} is empty: there is nothing in it to be out of distribution."),
+        (moons("two_moons", ["softmax"]), "two_moons is the training data, and cannot be out of distribution as well."),
         (moons(plane, ["softmax"], data="two_mons"), "There is no data set 'two_mons'."),
         (moons("svhm", ["softmax"]), "There is no data set 'svhm'."),
         (moons("digits", ["softmax"]), "cannot be shown as two_moons"),
@@ -213,6 +218,39 @@ def test_what_fails_is_a_row_that_says_so_and_is_tried_again(plane, tmp_path):
         "- Failed: duq on resffn2_16, seed 0: TrainingError: The loss became nan" in (tmp_path / "table.md").read_text()
     )
     assert said.count("Train duq-seed0, 1 of 1") == 1  # the second time, when the softmax was trained
+
+
+def test_an_ood_set_that_fails_costs_no_other_rows_and_is_tried_again(plane, tmp_path):
+    broken = write_points(tmp_path / "broken.npz", np.array([[0.0, np.nan]]))
+    comparison, folder = replace(moons(plane, ["softmax"]), ood=(broken, plane)), tmp_path / "comparison"
+    said: list[str] = []
+    rows = compare(comparison, folder, progress=False, say=said.append)
+    assert [row.key[4:] for row in rows if row.status == "failed"] == [(broken, None, None)]
+    assert said[-1] == (
+        f"Failed: softmax on resffn2_16 against {broken}, seed 0: "
+        "InputError: The model gave NaN or infinite logits for 1 of 1 inputs: check it."
+    )
+    ours = [row for row in rows if row.status == "ok"]
+    assert lasting(ours) == lasting(compare(moons(plane, ["softmax"]), tmp_path / "without", progress=False))
+    names = {path.name for path in write_report(comparison, folder)}
+    assert names >= {"roc-plane.png", "risk-coverage-plane.png", "scores-softmax.png"}
+    assert "roc-broken.png" not in names
+    assert f"- Failed: softmax on resffn2_16 against {broken}, seed 0" in (folder / "table.md").read_text()
+
+    write_points(tmp_path / "broken.npz", np.array([[0.0, 9.0]]))
+    mended = compare(comparison, folder, progress=False)
+    assert {row.status for row in mended} == {"ok"}
+    assert {row.ood for row in mended} == {None, broken, plane}
+
+
+def test_a_detector_that_failed_once_it_was_measured_is_made_good(plane, tmp_path, monkeypatch):
+    comparison = moons(plane, ["softmax"])
+    rows = compare(comparison, tmp_path, progress=False)
+    (tmp_path / "scores" / "softmax-on-resffn2_16-seed0.npz").unlink()
+    with monkeypatch.context() as broken:
+        broken.setattr("ddu.comparison._record.measure", lambda *_, **__: 1 / 0)
+        assert compare(comparison, tmp_path, progress=False)[-1].error == "ZeroDivisionError: division by zero"
+    assert lasting(compare(comparison, tmp_path, progress=False)) == lasting(rows)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")

@@ -106,7 +106,6 @@ def test_networks_are_called_as_in_the_papers_tables(options, label):
         ({"seeds": 3}, "The seeds of a comparison must be a list of integers. Got 3 instead."),
         ({"ood": []}, "The ood of a comparison must be a list of data sets. Got [] instead."),
         ({"limit": 0}, "The limit of a comparison must be a positive integer. Got 0 instead."),
-        ({"ood": ["mnist"]}, "mnist is the training data, and cannot be out of distribution as well."),
         ({"detectors": ["dduu"]}, "There is no detector 'dduu'. Did you mean 'ddu'?"),
         ({"detectors": [3]}, "A detector is written NAME, or NAME: {OPTION: VALUE}. Got 3 instead."),
         (

@@ -66,3 +66,10 @@ def test_a_detector_that_does_not_fit_the_network_is_refused_at_once(run, plane,
     with pytest.raises(InputError, match=r"^This detector needs a network with one RBFHead"):
         evaluate(run, [plane], ["softmax", "duq"], output=tmp_path / "rows.csv")
     assert not (tmp_path / "rows.csv").exists()
+
+
+def test_the_training_data_is_not_out_of_distribution(run, tmp_path):
+    with pytest.raises(InputError) as caught:
+        evaluate(run, ["two_moons"], ["softmax"], output=tmp_path / "rows.csv")
+    assert str(caught.value) == "two_moons is the training data, and cannot be out of distribution as well."
+    assert not (tmp_path / "rows.csv").exists()

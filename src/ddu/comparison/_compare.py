@@ -14,7 +14,8 @@ from typing import Any
 
 from ddu import data
 from ddu.comparison._config import Comparison, Entry
-from ddu.comparison._networks import Members, Sets, TrainedNetwork, by_name, load_ood
+from ddu.comparison._networks import Members, Sets, TrainedNetwork, by_name
+from ddu.comparison._ood import load_ood
 from ddu.comparison._record import Recorder, Subject
 from ddu.comparison._training import Job, Say, train_networks
 from ddu.errors import InputError
@@ -75,12 +76,12 @@ def compare(
         needed = [job.folder for job in _jobs(comparison, entry, seed, folder)]
         error = next((failures[one] for one in needed if one in failures), None)
         if error is not None:
-            recorder.record_failure(whose, error)
+            failed = recorder.record_failures(whose, {None: error})
         else:
             say(f"Measure {entry.name} on {whose.network}, seed {seed}")
-            error = recorder.record(whose, shelf.take(needed, seed), entry.make)
-        if error is not None:
-            say(f"Failed: {entry.name} on {whose.network}, seed {seed}: {error}")
+            failed = recorder.record(whose, shelf.take(needed, seed), entry.make)
+        for row in failed:
+            say(f"Failed: {row.run}: {row.error}")
     return latest(recorder.rows.read())
 
 

@@ -126,8 +126,6 @@ class Comparison:
     false_alarm_rate: float = 0.01
 
     def __post_init__(self) -> None:
-        if self.data in self.ood:
-            raise InputError(f"{self.data} is the training data, and cannot be out of distribution as well.")
         for entry in self.detectors:
             check_name(entry.network, self.networks, f"{entry.name} asks for a network {{name!r}}, and there is none")
         called = Counter((entry.name, self.label(entry)) for entry in self.detectors)

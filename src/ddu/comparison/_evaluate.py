@@ -6,7 +6,8 @@ from pathlib import Path
 
 from ddu.comparison._catalogue import KINDS, find_kind
 from ddu.comparison._config import Entry, network_label
-from ddu.comparison._networks import TrainedNetwork, by_name, load_ood
+from ddu.comparison._networks import TrainedNetwork, by_name
+from ddu.comparison._ood import load_ood
 from ddu.comparison._record import Recorder, Subject
 from ddu.comparison._training import Say
 from ddu.errors import InputError
@@ -62,9 +63,8 @@ def evaluate(
         whose = Subject(entry.name, network_label(config), config.data, config.seed)
         if not recorder.is_done(whose):
             say(f"Measure {entry.name}")
-            error = recorder.record(whose, network, entry.make)
-            if error is not None:
-                say(f"Failed: {entry.name}: {error}")
+            for row in recorder.record(whose, network, entry.make):
+                say(f"Failed: {row.run}: {row.error}")
     asked = {(entry.name, network_label(config)) for entry in entries}
     return [row for row in latest(recorder.rows.read()) if (row.detector, row.network) in asked]
 

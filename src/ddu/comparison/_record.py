@@ -1,16 +1,17 @@
 """Rows of detectors in a file: what is missing is measured, what fails is a row too."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ddu.comparison._measure import measure
 from ddu.comparison._networks import Members, TrainedNetwork
+from ddu.comparison._ood import split_severity
 from ddu.comparison._scores import IN_DISTRIBUTION_METRICS, OOD_METRICS, Scores
 from ddu.detectors import BaseDetector
-from ddu.evaluation import Row, RowFile, RowKey, versions
+from ddu.evaluation import Row, RowFile, RowKey, latest, versions
 
 
 @dataclass(frozen=True)
@@ -59,51 +60,59 @@ class Recorder:
 
     def record(
         self, subject: Subject, network: TrainedNetwork | Members, make: Callable[[Any], BaseDetector]
-    ) -> Exception | None:
-        """Measures a detector, saves its scores and appends the rows that are missing; or the row of its failure.
+    ) -> list[Row]:
+        """Measures a detector, saves its scores and appends the rows that are missing, and those of failures.
 
         Returns:
-            What went wrong, if something did.
+            The rows of what failed: the whole detector, or some of the OoD sets.
         """
         started = time.perf_counter()
         try:
-            scores, cost = measure(
+            measured = measure(
                 make(network.model), network, ood=self.ood, false_alarm_rate=self.false_alarm_rate, seed=subject.seed
             )
-            values = self._values(scores, cost)
         except Exception as error:
-            self.record_failure(subject, error, time.perf_counter() - started)
-            return error
-        scores.save(self._scores_file(subject))
-        keys = {self._key(subject, ood, metric): value for (ood, metric), value in values.items()}
-        done, seconds = self.rows.done(keys), time.perf_counter() - started
+            return self.record_failures(subject, {None: error}, time.perf_counter() - started)
+        measured.scores.save(self._scores_file(subject))
+        values = {
+            self._key(subject, ood, metric): value
+            for ood, metrics in measured.values.items()
+            for metric, value in metrics.items()
+        }
+        done, seconds = self._done(subject, values), time.perf_counter() - started
         self.rows.append(
             Row(**key._asdict(), value=value, seconds=seconds, **self._facts(subject))
-            for key, value in keys.items()
+            for key, value in values.items()
             if key not in done
         )
-        return None
+        return self.record_failures(subject, measured.failures, seconds)
 
-    def record_failure(self, subject: Subject, error: Exception, seconds: float | None = None) -> None:
-        """Appends the row of a detector that could not be measured."""
-        key = RowKey(subject.detector, subject.network, subject.data, subject.seed)
-        self.rows.append([Row.failed(error, **key._asdict(), seconds=seconds, **self._facts(subject))])
+    def record_failures(
+        self, subject: Subject, failures: Mapping[Any, Exception], seconds: float | None = None
+    ) -> list[Row]:
+        """Appends, and returns, the rows of what could not be measured: OoD sets, or with None the whole detector."""
+        rows = [
+            Row.failed(error, **self._key(subject, ood, None)._asdict(), seconds=seconds, **self._facts(subject))
+            for ood, error in failures.items()
+        ]
+        self.rows.append(rows)
+        return rows
 
-    def read_scores(self, subject: Subject) -> Scores:
-        """What a detector that was measured said of each input."""
-        return Scores.load(self._scores_file(subject))
+    def read_scores(self, subject: Subject) -> Scores | None:
+        """What a detector said of each input; None if it was never measured."""
+        path = self._scores_file(subject)
+        return Scores.load(path) if path.is_file() else None
 
     def _scores_file(self, subject: Subject) -> Path:
         name = file_name(f"{subject.detector} on {subject.network} seed{subject.seed}")
         return self.scores / f"{name}.npz"
 
-    def _values(self, scores: Scores, cost: dict[str, float]) -> dict[tuple[str | None, str], float]:
-        """Every value, by OoD set and metric."""
-        found = {None: scores.in_distribution_metrics() | cost}
-        found |= {name: scores.ood_metrics(name) for name in self.ood}
-        return {(name, metric): value for name, metrics in found.items() for metric, value in metrics.items()}
+    def _done(self, subject: Subject, keys: Iterable[RowKey]) -> set[RowKey]:
+        """What need not be written again; nothing if the detector failed since then, which any row makes good."""
+        failed = self._key(subject, None, None) in {row.key for row in latest(self.rows.read())}
+        return set() if failed else self.rows.done(keys)
 
-    def _key(self, subject: Subject, ood: str | None, metric: str) -> RowKey:
+    def _key(self, subject: Subject, ood: str | None, metric: str | None) -> RowKey:
         name, severity = split_severity(ood)
         return RowKey(subject.detector, subject.network, subject.data, subject.seed, name, severity, metric)
 
@@ -113,15 +122,3 @@ class Recorder:
 
 # Memory is not measured on every system
 _COST = ("training_seconds", "seconds_per_thousand")
-
-
-def split_severity(ood: str | None) -> tuple[str | None, int | None]:
-    """The name of an OoD set and, of a corruption of CIFAR-10, its severity.
-
-    >>> split_severity("cifar10_c:fog:3"), split_severity("svhn")
-    (('cifar10_c:fog', 3), ('svhn', None))
-    """
-    if ood is None or not ood.startswith("cifar10_c:"):
-        return ood, None
-    name, _, severity = ood.rpartition(":")
-    return name, int(severity)

@@ -16,7 +16,7 @@ from ddu.comparison._scores import Scores
 from ddu.comparison._tables import to_markdown
 from ddu.evaluation import latest
 from ddu.files import write_bytes
-from ddu.metrics import risk_coverage
+from ddu.metrics import RiskCoverage, risk_coverage
 from ddu.report import reliability_diagram, risk_coverage_figure, roc_figure, score_histogram
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ def write_report(comparison: Comparison, output: str | os.PathLike[str]) -> list
     recorder, table = make_recorder(comparison, folder), folder / TABLE
     write_bytes(table, to_markdown(latest(recorder.rows.read())).encode())
     subjects = [subject(comparison, entry, comparison.seeds[0]) for entry in comparison.detectors]
-    scores = {_short_name(one, subjects): recorder.read_scores(one) for one in subjects if recorder.is_done(one)}
+    found = {_short_name(one, subjects): recorder.read_scores(one) for one in subjects}
+    scores = {name: said for name, said in found.items() if said is not None}
     written = [table]
     if scores and find_spec("matplotlib") is not None:
         (folder / FIGURES).mkdir(exist_ok=True)
@@ -51,20 +52,26 @@ def write_report(comparison: Comparison, output: str | os.PathLike[str]) -> list
 
 def _figures(scores: Mapping[str, Scores], known: str, ood: Sequence[str]) -> Iterator[tuple[str, "Figure"]]:
     """Figures and what to call them."""
+    yield f"risk-coverage {_stem(known)}", risk_coverage_figure({name: _curve(said) for name, said in scores.items()})
     for one in ood:
-        pairs = {name: (said.test.epistemic, said.ood[one].epistemic) for name, said in scores.items()}
-        yield f"roc {_stem(one)}", roc_figure(pairs)
-    for one in (None, *ood):
-        curves = {name: risk_coverage(*said.refusal(one)) for name, said in scores.items()}
-        yield f"risk-coverage {_stem(one or known)}", risk_coverage_figure(curves)
+        asked = {name: said for name, said in scores.items() if one in said.ood}
+        if asked:
+            pairs = {name: (said.test.epistemic, said.ood[one].epistemic) for name, said in asked.items()}
+            yield f"roc {_stem(one)}", roc_figure(pairs)
+            curves = {name: _curve(said, one) for name, said in asked.items()}
+            yield f"risk-coverage {_stem(one)}", risk_coverage_figure(curves)
     drawn: list[Scores] = []
     for name, said in scores.items():
-        sets = {known: said.test, **{one: said.ood[one] for one in ood}}
+        sets = {known: said.test, **{one: said.ood[one] for one in ood if one in said.ood}}
         yield f"scores {name}", score_histogram({_stem(one): judged.epistemic for one, judged in sets.items()}, name)
         # Detectors around one network share its probabilities
         if not any(torch.equal(said.logits, other.logits) for other in drawn):
             drawn.append(said)
             yield f"reliability {name}", reliability_diagram(said.probs, said.labels)
+
+
+def _curve(scores: Scores, ood: str | None = None) -> RiskCoverage:
+    return risk_coverage(*scores.refusal(ood))
 
 
 def _short_name(one: Subject, among: Sequence[Subject]) -> str:

@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +60,10 @@ class Scores:
     def correct(self) -> Tensor:
         """Whether the prediction for each test input is right, (input,)."""
         return self.logits.argmax(1) == self.labels
+
+    def with_ood(self, name: str, judged: Judged) -> "Scores":
+        """The same, and what is said of one more OoD set."""
+        return replace(self, ood={**self.ood, name: judged})
 
     def refusal(self, ood: str | None = None) -> tuple[Tensor, Tensor]:
         """The order in which predictions are refused, and which of them are right.

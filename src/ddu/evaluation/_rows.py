@@ -91,6 +91,17 @@ class Row:
         """What was measured: rows with the same key answer the same question."""
         return RowKey(*(getattr(self, name) for name in RowKey._fields))
 
+    @property
+    def run(self) -> str:
+        """Whose value or failure it is, in words.
+
+        >>> Row.failed("no data", detector="ddu", network="lenet", data="mnist", seed=0, ood="svhn").run
+        'ddu on lenet against svhn, seed 0'
+        """
+        against = f" against {self.ood}" if self.ood else ""
+        severity = f" severity {self.severity}" if self.severity is not None else ""
+        return f"{self.detector} on {self.network}{against}{severity}, seed {self.seed}"
+
 
 def versions() -> str:
     """The software that rows are measured with, for their `versions` column."""
