@@ -1,5 +1,6 @@
 """A comparison: whatever is missing is trained and measured, and nothing else."""
 
+import csv
 import multiprocessing
 import signal
 import subprocess
@@ -132,8 +133,8 @@ def test_a_finished_comparison_is_returned_as_it_is(everything):
 
 
 def test_the_report_has_tables_with_costs_as_ratios_and_figures(everything):
-    comparison, folder, rows, _ = everything
-    written = write_report(comparison, folder)
+    _, folder, rows, _ = everything
+    written = write_report(folder / "rows.csv")
     table = (folder / "table.md").read_text()
     for title in ("## Out of distribution", "## In distribution", "## Refusing", "## Cost"):
         assert title in table
@@ -146,6 +147,12 @@ def test_the_report_has_tables_with_costs_as_ratios_and_figures(everything):
     assert names >= {"scores-softmax.png", "reliability-softmax.png", "reliability-duq.png"}
     assert "reliability-energy.png" not in names  # its probabilities are the softmax's
     assert all(path.stat().st_size > 1000 for path in written)
+    assert [path.name for path in written[:3]] == ["table.md", "table.csv", "table.tex"]
+    assert (folder / "table.tex").read_text().count(r"\begin{tabular}") == 4
+    with (folder / "table.csv").open() as file:
+        lines = [line for line in csv.DictReader(file) if line["detector"] == "ensemble_mi"]
+    (ratio,) = (line["mean"] for line in lines if line["metric"] == "training_ratio")
+    assert float(ratio) == training / reference
 
 
 def test_detectors_and_sets_may_be_added_but_not_changed(plane, tmp_path):
@@ -213,7 +220,7 @@ def test_what_fails_is_a_row_that_says_so_and_is_tried_again(plane, tmp_path):
         assert failed["mahalanobis layers=['nowhere']"].startswith("LayerError: MLP has no layer 'nowhere'.")
         assert failed["duq"].startswith("TrainingError: The loss became nan at step ")
         assert {row.detector for row in rows if row.status == "ok"} == {"softmax"}
-    write_report(moons(plane, detectors, networks=broken), tmp_path)
+    write_report(tmp_path / "rows.csv")
     assert (
         "- Failed: duq on resffn2_16, seed 0: TrainingError: The loss became nan" in (tmp_path / "table.md").read_text()
     )
@@ -232,7 +239,7 @@ def test_an_ood_set_that_fails_costs_no_other_rows_and_is_tried_again(plane, tmp
     )
     ours = [row for row in rows if row.status == "ok"]
     assert lasting(ours) == lasting(compare(moons(plane, ["softmax"]), tmp_path / "without", progress=False))
-    names = {path.name for path in write_report(comparison, folder)}
+    names = {path.name for path in write_report(folder / "rows.csv")}
     assert names >= {"roc-plane.png", "risk-coverage-plane.png", "scores-softmax.png"}
     assert "roc-broken.png" not in names
     assert f"- Failed: softmax on resffn2_16 against {broken}, seed 0" in (folder / "table.md").read_text()
@@ -246,7 +253,7 @@ def test_an_ood_set_that_fails_costs_no_other_rows_and_is_tried_again(plane, tmp
 def test_a_detector_that_failed_once_it_was_measured_is_made_good(plane, tmp_path, monkeypatch):
     comparison = moons(plane, ["softmax"])
     rows = compare(comparison, tmp_path, progress=False)
-    (tmp_path / "scores" / "softmax-on-resffn2_16-seed0.npz").unlink()
+    (tmp_path / "scores" / "softmax-on-resffn2_16-two_moons-seed0.npz").unlink()
     with monkeypatch.context() as broken:
         broken.setattr("ddu.comparison._record.measure", lambda *_, **__: 1 / 0)
         assert compare(comparison, tmp_path, progress=False)[-1].error == "ZeroDivisionError: division by zero"

@@ -1,14 +1,15 @@
 """Detectors around the network of one run."""
 
+import numpy as np
 import pytest
 
-from ddu.comparison import evaluate
+from ddu.comparison import evaluate, write_report
 from ddu.errors import InputError
 from ddu.evaluation import RowFile
 from ddu.runs import METHODS, RunConfig, train_run
 from ddu.training import RECIPES
 
-from .moons import write_plane
+from .moons import write_plane, write_points
 
 pytestmark = pytest.mark.filterwarnings("ignore::ddu.errors.CalibrationWarning")
 
@@ -73,3 +74,12 @@ def test_the_training_data_is_not_out_of_distribution(run, tmp_path):
         evaluate(run, ["two_moons"], ["softmax"], output=tmp_path / "rows.csv")
     assert str(caught.value) == "two_moons is the training data, and cannot be out of distribution as well."
     assert not (tmp_path / "rows.csv").exists()
+
+
+def test_what_was_said_of_other_sets_before_is_kept(run, plane, tmp_path):
+    near = write_points(tmp_path / "near.npz", np.random.default_rng(1).uniform(-2, 2, (50, 2)))
+    file = tmp_path / "rows.csv"
+    for ood in (plane, near):
+        evaluate(run, [ood], ["softmax"], output=file)
+    names = {path.name for path in write_report(file)}
+    assert {"roc-plane.png", "roc-near.png"} < names

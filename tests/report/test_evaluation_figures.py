@@ -213,7 +213,7 @@ def test_failures_are_named_and_one_seed_has_no_error():
     axes: Any = corruption_figure([*one_seed, failed]).axes[0]
     assert legend(axes) == ["ddu (1 failed)", "softmax"]
     assert axes.get_xlabel() == "severity of corruption\nmean over 2 corruptions"
-    assert error_bars(axes)["softmax"][1].tolist() == [0, 0, 0]
+    assert not any(container.has_yerr for container in axes.containers)
 
 
 def test_networks_are_told_apart_where_there_are_several():

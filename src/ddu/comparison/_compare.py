@@ -16,7 +16,7 @@ from ddu import data
 from ddu.comparison._config import Comparison, Entry
 from ddu.comparison._networks import Members, Sets, TrainedNetwork, by_name
 from ddu.comparison._ood import load_ood
-from ddu.comparison._record import Recorder, Subject
+from ddu.comparison._record import ROWS, SCORES, Recorder, Subject
 from ddu.comparison._training import Job, Say, train_networks
 from ddu.errors import InputError
 from ddu.evaluation import Row, RowFile, latest
@@ -24,7 +24,7 @@ from ddu.files import write_json
 from ddu.runs import differences, input_options, load_run
 from ddu.training import check_writable
 
-CONFIG, NETWORKS, ROWS, SCORES = "comparison.json", "networks", "rows.csv", "scores"
+CONFIG, NETWORKS = "comparison.json", "networks"
 
 
 def compare(
@@ -59,12 +59,14 @@ def compare(
     ood = load_ood(comparison.ood, comparison.data, data_root)
     _try_out(comparison, input_options(data.info(comparison.data, root=data_root)))
     _write_down(comparison, folder)
-    recorder = make_recorder(comparison, folder, command)
+    recorder = Recorder(
+        RowFile(folder / ROWS), folder / SCORES, comparison.ood, comparison.false_alarm_rate, command=command
+    )
     missing = [
         (seed, entry)
         for seed in comparison.seeds
         for entry in comparison.detectors
-        if not recorder.is_done(subject(comparison, entry, seed))
+        if not recorder.is_done(_subject(comparison, entry, seed))
     ]
     jobs = {job.folder: job for seed, entry in missing for job in _jobs(comparison, entry, seed, folder)}
     failures = train_networks(
@@ -72,7 +74,7 @@ def compare(
     )
     shelf = _Shelf(ood, data_root)
     for seed, entry in missing:
-        whose = subject(comparison, entry, seed)
+        whose = _subject(comparison, entry, seed)
         needed = [job.folder for job in _jobs(comparison, entry, seed, folder)]
         error = next((failures[one] for one in needed if one in failures), None)
         if error is not None:
@@ -85,14 +87,7 @@ def compare(
     return latest(recorder.rows.read())
 
 
-def make_recorder(comparison: Comparison, folder: Path, command: str = "") -> Recorder:
-    """What keeps the rows and the scores of a comparison."""
-    return Recorder(
-        RowFile(folder / ROWS), folder / SCORES, comparison.ood, comparison.false_alarm_rate, command=command
-    )
-
-
-def subject(comparison: Comparison, entry: Entry, seed: int) -> Subject:
+def _subject(comparison: Comparison, entry: Entry, seed: int) -> Subject:
     """Whose rows those of a detector are."""
     return Subject(entry.name, comparison.label(entry), comparison.data, seed, entry.members)
 

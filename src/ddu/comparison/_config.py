@@ -1,7 +1,7 @@
 """What a comparison compares: data, networks, detectors and seeds, as a value and as a file.
 
 data: mnist                # in distribution
-ood: [fashion_mnist]       # out of distribution
+ood: [fashion_mnist]       # out of distribution; cifar10_c:fog is all severities of a corruption, cifar10_c all of all
 seeds: [0]                 # every network is trained once for each
 model: resnet18            # of all networks, with
 options: {width: 0.25}     # options of ddu.create_model, and
@@ -28,6 +28,7 @@ from typing import Any, Self
 from torch import nn
 
 from ddu.comparison._catalogue import find_kind
+from ddu.comparison._ood import expand
 from ddu.detectors import BaseDetector
 from ddu.errors import InputError
 from ddu.extras import require
@@ -158,7 +159,7 @@ class Comparison:
         detectors = tuple(map(Entry.parse, content["detectors"]))
         return cls(
             data=content["data"],
-            ood=tuple(content["ood"]),
+            ood=expand(content["ood"]),
             networks=_parse_networks(content, {entry.network for entry in detectors}),
             detectors=detectors,
             seeds=tuple(content.get("seeds", cls.seeds)),

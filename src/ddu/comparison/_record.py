@@ -2,16 +2,20 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ddu.comparison._measure import measure
 from ddu.comparison._networks import Members, TrainedNetwork
-from ddu.comparison._ood import split_severity
+from ddu.comparison._ood import set_name, split_severity
 from ddu.comparison._scores import IN_DISTRIBUTION_METRICS, OOD_METRICS, Scores
 from ddu.detectors import BaseDetector
 from ddu.evaluation import Row, RowFile, RowKey, latest, versions
+
+ROWS, SCORES = "rows.csv", "scores"
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,18 @@ def file_name(words: str) -> str:
     'ddu-on-resnet18+sn'
     """
     return "".join(character if character.isalnum() or character in "_.+=" else "-" for character in words)
+
+
+def scores_file(folder: Path, subject: Subject) -> Path:
+    """Where the scores of a detector are."""
+    name = f"{subject.detector} on {subject.network} {set_name(subject.data)} seed{subject.seed}"
+    return folder / f"{file_name(name)}.npz"
+
+
+def read_scores(folder: Path, subject: Subject) -> Scores | None:
+    """What a detector said of each input; None if it was never measured."""
+    path = scores_file(folder, subject)
+    return Scores.load(path) if path.is_file() else None
 
 
 @dataclass(frozen=True)
@@ -56,7 +72,7 @@ class Recorder:
         """Whether every row of a detector is there, and its scores."""
         wanted = {self._key(subject, None, metric) for metric in (*IN_DISTRIBUTION_METRICS, *_COST)}
         wanted |= {self._key(subject, name, metric) for name in self.ood for metric in OOD_METRICS}
-        return self.rows.done(wanted) == wanted and self._scores_file(subject).is_file()
+        return self.rows.done(wanted) == wanted and scores_file(self.scores, subject).is_file()
 
     def record(
         self, subject: Subject, network: TrainedNetwork | Members, make: Callable[[Any], BaseDetector]
@@ -73,7 +89,7 @@ class Recorder:
             )
         except Exception as error:
             return self.record_failures(subject, {None: error}, time.perf_counter() - started)
-        measured.scores.save(self._scores_file(subject))
+        self._save(subject, measured.scores)
         values = {
             self._key(subject, ood, metric): value
             for ood, metrics in measured.values.items()
@@ -98,14 +114,12 @@ class Recorder:
         self.rows.append(rows)
         return rows
 
-    def read_scores(self, subject: Subject) -> Scores | None:
-        """What a detector said of each input; None if it was never measured."""
-        path = self._scores_file(subject)
-        return Scores.load(path) if path.is_file() else None
-
-    def _scores_file(self, subject: Subject) -> Path:
-        name = file_name(f"{subject.detector} on {subject.network} seed{subject.seed}")
-        return self.scores / f"{name}.npz"
+    def _save(self, subject: Subject, scores: Scores) -> None:
+        """Keeps what the same detector said of other OoD sets before."""
+        earlier = read_scores(self.scores, subject)
+        if earlier is not None and torch.equal(earlier.test.epistemic, scores.test.epistemic):
+            scores = replace(scores, ood={**earlier.ood, **scores.ood})
+        scores.save(scores_file(self.scores, subject))
 
     def _done(self, subject: Subject, keys: Iterable[RowKey]) -> set[RowKey]:
         """What need not be written again; nothing if the detector failed since then, which any row makes good."""

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from statistics import fmean
 
-from ddu.evaluation import Row, Table, latest, tabulate
+from ddu.evaluation import METRICS, Row, RowKey, Table, latest, tabulate
 
 # What is told of a comparison at a glance
 SUMMARY = ("accuracy", "ece", "auroc", "fpr95", "false_alarm_rate", "training_ratio", "inference_ratio")
@@ -28,21 +29,73 @@ _RATIOS = {"training_seconds": "training_ratio", "seconds_per_thousand": "infere
 
 
 def summarise(rows: Iterable[Row], metrics: Sequence[str] = SUMMARY) -> list[Table]:
-    """One table for each training set, of those of the metrics that were measured."""
-    rows = _with_ratios(latest(rows))
-    measured = {row.metric for row in rows}
-    return tabulate(rows, [metric for metric in metrics if metric in measured])
+    """One table for each training set, of those of the metrics that were measured.
+
+    Several corruptions of the data have one column a severity: their mean.
+    """
+    return _tables(average_corruptions(latest(rows)), metrics)
 
 
 def to_markdown(rows: Iterable[Row]) -> str:
     """Everything that was measured, a table for each kind of question."""
+    parts = []
+    for title, remark, tables in _sections(rows):
+        parts += [f"## {title}", *([remark] if remark else []), *(table.to_markdown() for table in tables)]
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def to_latex(rows: Iterable[Row]) -> str:
+    """The tables of `to_markdown` as `tabular`s for the package `booktabs`."""
+    parts = []
+    for title, remark, tables in _sections(rows):
+        words = "\n".join(f"% {line}" for line in (title, remark) if line)
+        parts += [words, *(table.to_latex() for table in tables)]
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def to_csv(rows: Iterable[Row]) -> str:
+    """Every metric of every set, each corruption at each severity among them, a line each."""
+    tables = [table.to_csv().splitlines(keepends=True) for table in _tables(latest(rows), [*METRICS])]
+    return "".join([*tables[0][:1], *(line for table in tables for line in table[1:])]) if tables else ""
+
+
+def _sections(rows: Iterable[Row]) -> list[tuple[str, str, list[Table]]]:
+    """Title, remark and tables of each kind of question."""
     rows = list(rows)
     remarks = {"Refusing": _REFUSING, "Cost": _cost_remark(rows)}
-    parts = []
-    for title, metrics in _SECTIONS.items():
-        tables = [table.to_markdown() for table in summarise(rows, metrics)]
-        parts += [f"## {title}", *([remarks[title]] if title in remarks else []), *tables]
-    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+    return [(title, remarks.get(title, ""), summarise(rows, metrics)) for title, metrics in _SECTIONS.items()]
+
+
+def _tables(rows: Sequence[Row], metrics: Sequence[str]) -> list[Table]:
+    rows = _with_ratios(rows)
+    measured = {row.metric for row in rows}
+    return tabulate(rows, [metric for metric in metrics if metric in measured])
+
+
+def average_corruptions(rows: Iterable[Row]) -> list[Row]:
+    """Rows of several corruptions as rows of their mean at each severity; other rows stay as they are.
+
+    A mean is that of all corruptions. Where one of them failed, there is none, and the failures stay.
+    """
+    rows = list(rows)
+    corruptions = dict[tuple[str, int | None], set[str | None]]()
+    for row in rows:
+        if row.severity is not None:
+            corruptions.setdefault((row.data, row.severity), set()).add(row.ood)
+    found, values = dict[RowKey, Row](), dict[RowKey, list[float]]()
+    for row in rows:
+        count = len(corruptions.get((row.data, row.severity), ()))
+        mean = replace(row, ood=f"{count} corruptions")
+        if count < 2:
+            found[row.key] = row
+        elif row.value is None:
+            earlier = [found[mean.key].error] if mean.key in found else []
+            found[mean.key] = replace(mean, error="; ".join([*map(str, earlier), f"{row.ood}: {row.error}"]))
+        else:
+            values.setdefault(mean.key, []).append(row.value)
+            if len(values[mean.key]) == count:
+                found[mean.key] = replace(mean, value=fmean(values[mean.key]))
+    return list(found.values())
 
 
 def cost_ratios(rows: Iterable[Row]) -> list[Row]:

@@ -162,7 +162,7 @@ def corruption_figure(rows: Iterable[Row], metric: str = "auroc") -> "Figure":
         axes.errorbar(
             list(points),
             [point.mean for point in points.values()],
-            yerr=[point.standard_error or 0.0 for point in points.values()],
+            yerr=[point.standard_error or 0.0 for point in points.values()] if seeds > 1 else None,
             label=f"{name} ({failed} failed)" if failed else name,
             capsize=2,
             **line_style(index),
