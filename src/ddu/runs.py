@@ -8,6 +8,7 @@ detector/          the fitted and calibrated detector
 metrics.json       written last: its presence means that the run is finished
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -78,6 +79,11 @@ class RunConfig:
     def to_json(self) -> dict[str, Any]:
         """The configuration as JSON has it."""
         return json.loads(json.dumps(asdict(self)))
+
+    @property
+    def fingerprint(self) -> str:
+        """Twelve digits that runs share only if nothing that decides their results differs."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:12]
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:

@@ -76,9 +76,15 @@ def print_report(console: Console, rows: Sequence[Row], file: Path, others: Iter
     """
     for table in summarise(rows):
         print_results(console, table)
-    written = [path.relative_to(file.parent).parts[0] for path in write_report(file, rows)]
-    names = [file.name, *dict.fromkeys(written), *(name for name in others if (file.parent / name).exists())]
-    console.print(f"{file.parent} has {', '.join(names[:-1])} and {names[-1]}.", style="dim", soft_wrap=True)
+    written = write_report(file, rows)
+    folder = written[0].parent
+    names = [path.relative_to(folder).parts[0] for path in written]
+    names = [*dict.fromkeys(names), *(name for name in others if (folder / name).exists())]
+    if folder == file.parent:
+        names.insert(0, file.name)
+    else:
+        console.print(f"{file} has the rows.", style="dim", soft_wrap=True)
+    console.print(f"{folder} has {', '.join(names[:-1])} and {names[-1]}.", style="dim", soft_wrap=True)
 
 
 def _bars(min_width: int) -> Progress:

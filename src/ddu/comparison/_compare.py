@@ -89,7 +89,8 @@ def compare(
 
 def _subject(comparison: Comparison, entry: Entry, seed: int) -> Subject:
     """Whose rows those of a detector are."""
-    return Subject(entry.name, comparison.label(entry), comparison.data, seed, entry.members)
+    run = comparison.run_config(entry.network, seed).fingerprint
+    return Subject(entry.name, comparison.label(entry), comparison.data, seed, entry.members, run)
 
 
 class _Shelf:

@@ -13,20 +13,27 @@ from ddu.comparison._networks import Members, TrainedNetwork
 from ddu.comparison._ood import set_name, split_severity
 from ddu.comparison._scores import IN_DISTRIBUTION_METRICS, OOD_METRICS, Scores
 from ddu.detectors import BaseDetector
+from ddu.errors import InputError
 from ddu.evaluation import Row, RowFile, RowKey, latest, versions
 
 ROWS, SCORES = "rows.csv", "scores"
 
 
+def folder_of(rows: Path) -> Path:
+    """Where what belongs to a file of rows is kept: beside `rows.csv`, and in the folder `NAME` beside `NAME.csv`."""
+    return rows.parent if rows.stem == Path(ROWS).stem else rows.with_suffix("")
+
+
 @dataclass(frozen=True)
 class Subject:
-    """Whose rows they are; the attributes are those of `Row`."""
+    """Whose rows they are; the attributes are those of `Row`, and the fingerprint of the run, if it is known."""
 
     detector: str
     network: str
     data: str
     seed: int
     members: int = 1
+    run: str = ""
 
 
 def file_name(words: str) -> str:
@@ -68,6 +75,16 @@ class Recorder:
     false_alarm_rate: float
     command: str = ""
 
+    def check_run(self, subject: Subject) -> None:
+        """Refuses a detector whose rows are those of another run that goes by the same names."""
+        there = read_scores(self.scores, subject)
+        if there is not None and there.run not in ("", subject.run):
+            raise InputError(
+                f"{self.rows.path} has rows of {subject.detector} on {subject.network}, seed {subject.seed}, of "
+                f"another run on {subject.data}: its recipe, limit or options differ from this one's. Choose another "
+                "file."
+            )
+
     def is_done(self, subject: Subject) -> bool:
         """Whether every row of a detector is there, and its scores."""
         wanted = {self._key(subject, None, metric) for metric in (*IN_DISTRIBUTION_METRICS, *_COST)}
@@ -89,13 +106,13 @@ class Recorder:
             )
         except Exception as error:
             return self.record_failures(subject, {None: error}, time.perf_counter() - started)
-        self._save(subject, measured.scores)
         values = {
             self._key(subject, ood, metric): value
             for ood, metrics in measured.values.items()
             for metric, value in metrics.items()
         }
         done, seconds = self._done(subject, values), time.perf_counter() - started
+        self._save(subject, measured.scores)
         self.rows.append(
             Row(**key._asdict(), value=value, seconds=seconds, **self._facts(subject))
             for key, value in values.items()
@@ -116,15 +133,19 @@ class Recorder:
 
     def _save(self, subject: Subject, scores: Scores) -> None:
         """Keeps what the same detector said of other OoD sets before."""
-        earlier = read_scores(self.scores, subject)
+        scores, earlier = replace(scores, run=subject.run), read_scores(self.scores, subject)
         if earlier is not None and torch.equal(earlier.test.epistemic, scores.test.epistemic):
             scores = replace(scores, ood={**earlier.ood, **scores.ood})
         scores.save(scores_file(self.scores, subject))
 
     def _done(self, subject: Subject, keys: Iterable[RowKey]) -> set[RowKey]:
-        """What need not be written again; nothing if the detector failed since then, which any row makes good."""
+        """What need not be written again.
+
+        That is nothing if the detector failed since then, which any row makes good; or if there are no scores, since
+        rows alone do not tell which run they are of.
+        """
         failed = self._key(subject, None, None) in {row.key for row in latest(self.rows.read())}
-        return set() if failed else self.rows.done(keys)
+        return set() if failed or not scores_file(self.scores, subject).is_file() else self.rows.done(keys)
 
     def _key(self, subject: Subject, ood: str | None, metric: str | None) -> RowKey:
         name, severity = split_severity(ood)

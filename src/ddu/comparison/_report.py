@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ddu.comparison._ood import set_name
-from ddu.comparison._record import SCORES, Subject, file_name, read_scores
+from ddu.comparison._record import SCORES, Subject, file_name, folder_of, read_scores
 from ddu.comparison._scores import Scores
 from ddu.comparison._tables import to_csv, to_latex, to_markdown
 from ddu.errors import InputError
@@ -27,7 +27,7 @@ FIGURES = "figures"
 
 
 def write_report(file: str | os.PathLike[str], rows: Iterable[Row] | None = None) -> list[Path]:
-    """Writes tables and, where matplotlib is installed, figures beside a file of rows.
+    """Writes tables and, where matplotlib is installed, figures beside `rows.csv`, or to the folder `NAME` of NAME.csv.
 
     Score histograms, ROC and risk-coverage curves and reliability diagrams are made from the saved scores of each
     detector's first seed. Where there are several corrupted sets, one figure of the AUROC against severity, over all
@@ -41,17 +41,17 @@ def write_report(file: str | os.PathLike[str], rows: Iterable[Row] | None = None
         What was written.
     """
     file = Path(file)
+    folder = folder_of(file)
     rows = latest(RowFile(file).read() if rows is None else rows)
-    contents = {file.with_name(name): make(rows).encode() for name, make in TABLES.items()}
+    contents = {folder / name: make(rows).encode() for name, make in TABLES.items()}
     if find_spec("matplotlib") is not None:
-        folder = file.parent / FIGURES
         for data in dict.fromkeys(row.data for row in rows):
             of_data = [row for row in rows if row.data == data]
             several = f" {set_name(data)}" if len(of_data) < len(rows) else ""
-            for name, figure in _figures(of_data, file.parent / SCORES):
-                contents[folder / f"{file_name(name + several)}.png"] = _as_png(figure)
+            for name, figure in _figures(of_data, folder / SCORES):
+                contents[folder / FIGURES / f"{file_name(name + several)}.png"] = _as_png(figure)
     for path, content in contents.items():
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(path, content)
     return list(contents)
 

@@ -42,6 +42,7 @@ class Scores:
         threshold: Epistemic score above which an input is called out of distribution.
         test: Uncertainties of the test inputs.
         ood: Uncertainties of the inputs of each OoD set, by its name.
+        run: The fingerprint of the run whose network it is put around; empty if that is not known.
     """
 
     logits: Tensor
@@ -50,6 +51,7 @@ class Scores:
     threshold: float
     test: Judged
     ood: Mapping[str, Judged]
+    run: str = ""
 
     @property
     def probs(self) -> Tensor:
@@ -115,6 +117,7 @@ class Scores:
             "labels": self.labels.numpy(),
             "calibration": np.array([self.temperature, self.threshold]),
             "sets": np.array(list(self.ood), dtype=np.str_),
+            "run": np.array(self.run),
         }
         for index, judged in enumerate((self.test, *self.ood.values())):
             arrays |= {f"epistemic_{index}": judged.epistemic.numpy(), f"aleatoric_{index}": judged.aleatoric.numpy()}
@@ -134,4 +137,5 @@ class Scores:
             }
             temperature, threshold = arrays["calibration"].tolist()
             logits, labels = torch.from_numpy(arrays["logits"]), torch.from_numpy(arrays["labels"])
-        return cls(logits, labels, temperature, threshold, judged.pop(None), judged)
+            run = str(arrays["run"]) if "run" in arrays else ""
+        return cls(logits, labels, temperature, threshold, judged.pop(None), judged, run)
