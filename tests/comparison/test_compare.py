@@ -36,6 +36,7 @@ DETECTORS = [
     "relative_mahalanobis",
     {"ensemble_mi": {"members": 2}},
     {"ensemble_pe": {"members": 2}},
+    {"ensemble_ee": {"members": 2}},
     "duq",
     "sngp",
     "sngp_mean_field",

@@ -74,6 +74,7 @@ KINDS: dict[str, Kind] = {
     "relative_mahalanobis": Kind(partial(Mahalanobis, relative=True)),
     "ensemble_mi": Kind(partial(Ensemble, score="mutual_information"), members=5),
     "ensemble_pe": Kind(partial(Ensemble, score="predictive_entropy"), members=5),
+    "ensemble_ee": Kind(partial(Ensemble, score="expected_entropy"), members=5),
     "duq": Kind(DUQ, "duq"),
     "sngp": Kind(partial(SNGP, method="monte_carlo"), "sngp"),
     "sngp_mean_field": Kind(partial(SNGP, method="mean_field"), "sngp"),
