@@ -25,7 +25,7 @@ from ddu.calibration import conformal_rank
 from ddu.data import ArrayDataset, DataInfo
 from ddu.detectors import DDU, DUQ, SNGP, BaseDetector, load
 from ddu.errors import ArtifactError, InputError
-from ddu.files import versions, write_bytes, write_json
+from ddu.files import holds_files, versions, write_bytes, write_json
 from ddu.layers import GaussianProcessHead, RBFHead
 from ddu.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 from ddu.models import Classifier, create_model
@@ -252,7 +252,7 @@ def is_finished(folder: Path, config: RunConfig) -> bool:
     """Whether a folder holds this run, finished; another run in it is an error."""
     path = folder / CONFIG
     if not path.is_file():
-        if folder.is_dir() and any(folder.iterdir()):
+        if holds_files(folder):
             raise InputError(f"{folder} holds files that are not a run's: choose another folder.")
         return False
     there, here = json.loads(path.read_text())["run"], config.to_json()

@@ -190,6 +190,11 @@ def test_a_folder_with_other_things_is_left_alone(plane, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+def test_one_killed_while_it_wrote_its_first_file_begins_again(plane, tmp_path):
+    (tmp_path / ".comparison.json.4711.tmp").write_text("{")
+    assert {row.status for row in compare(moons(plane, ["softmax"]), tmp_path, progress=False)} == {"ok"}
+
+
 def test_mistakes_are_found_before_anything_is_trained(plane, tmp_path):
     nothing = write_points(tmp_path / "nothing.npz", np.empty((0, 2)))
     for comparison, message in [

@@ -20,7 +20,7 @@ from ddu.comparison._record import ROWS, SCORES, Recorder, Subject
 from ddu.comparison._training import Job, Say, train_networks
 from ddu.errors import InputError
 from ddu.evaluation import Row, RowFile, latest
-from ddu.files import write_json
+from ddu.files import holds_files, write_json
 from ddu.runs import differences, input_options, load_run
 from ddu.training import check_writable
 
@@ -131,7 +131,7 @@ def _write_down(comparison: Comparison, folder: Path) -> None:
             raise InputError(
                 f"The comparison in {folder} has {name}={was}, and this one {name}={now}: choose another folder."
             )
-    elif any(folder.iterdir()):
+    elif holds_files(folder):
         raise InputError(f"{folder} holds files that are not a comparison's: choose another folder.")
     write_json(path, here)
 
