@@ -28,7 +28,7 @@ from ddu.errors import ArtifactError, InputError
 from ddu.files import holds_files, versions, write_bytes, write_json
 from ddu.layers import GaussianProcessHead, RBFHead
 from ddu.metrics import accuracy, expected_calibration_error, negative_log_likelihood
-from ddu.models import Classifier, create_model
+from ddu.models import Classifier, create_model, takes_images
 from ddu.names import check_name
 from ddu.training import Recipe, Training, check_writable, fit, is_main_process
 from ddu.types import Verdict
@@ -99,6 +99,15 @@ class RunConfig:
         Args:
             inputs: What `create_model` has to know of the data, as `input_options` gives it.
         """
+        if takes_images(self.model) and "in_features" in inputs:
+            raise InputError(
+                f"{self.model} takes images, and {self.data} has {inputs['in_features']} numbers an input: choose a "
+                "network for vectors, such as resffn4_128."
+            )
+        if not takes_images(self.model) and "in_channels" in inputs:
+            raise InputError(
+                f"{self.model} takes vectors, and {self.data} has images: choose a network such as resnet18."
+            )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             return create_model(self.model, **{**inputs, **self.recipe.model, **self.options})

@@ -29,6 +29,8 @@ def test_a_run_is_trained_reported_and_not_repeated(command, tmp_path):
         (("--set", "schedule=cos"), "A recipe's schedule must be one of "),
         (("--recipe", "moons"), "There is no recipe 'moons'. Did you mean 'two_moons'?"),
         (("--model", "resfn2_16"), "There is no model 'resfn2_16'."),
+        (("--model", "resnet18"), "resnet18 takes images, and two_moons has 2 numbers an input: choose a network for "),
+        (("--data", "digits"), "resffn2_16 takes vectors, and digits has images: choose a network such as resnet18."),
         (("--data", "two_mons"), "There is no data set 'two_mons'. The closest names are 'two_moons';"),
         (("--data", "folder:nowhere"), "nowhere"),
         (("--spectral-norm", "strong"), "--spectral-norm must be a number or none. Got 'strong' instead."),

@@ -208,6 +208,25 @@ def test_mistakes_are_found_before_anything_is_trained(plane, tmp_path):
         (moons(plane, [{"ddu": {"density": {"covarance": "full"}}}]), "A density has no option 'covarance'. Did you "),
         (moons(plane, [{"duq": {"network": "ddu"}}]), "This detector needs a network with one RBFHead"),
         (moons(plane, [{"vim": {"q": 3}}]), "ViM has no option 'q'"),
+        (
+            moons(plane, [{"ddu": {"density": "shared"}}]),
+            "The density of ddu must be a mapping such as {covariance: shared}. Got 'shared' instead.",
+        ),
+        (
+            moons(plane, [{"ddu": {"density": {"covariance": "sharde"}}}]),
+            "The 'covariance' parameter of GaussianDensity must be ",
+        ),
+        (
+            moons(plane, [{"mahalanobis": {"perturbation": "x"}}]),
+            "mahalanobis perturbation=x cannot be made of these options: ",
+        ),
+        (moons(plane, [{"mahalanobis": {"layers": ["nowhere"]}}]), "MLP has no layer 'nowhere'."),
+        (
+            moons(plane, [{"sngp": {"samples": 0}}]),
+            "The 'samples' parameter of SNGP must be an integer of at least 1. Got 0 instead.",
+        ),
+        (moons(plane, [{"knn": {"kk": 3}}]), "knn kk=3 cannot be made of these options: "),
+        (moons(plane, ["softmax"], model="resnet18"), "resnet18 takes images, and two_moons has 2 numbers an input: "),
     ]:
         with pytest.raises(InputError) as caught:
             compare(comparison, tmp_path / "new")
@@ -216,14 +235,14 @@ def test_mistakes_are_found_before_anything_is_trained(plane, tmp_path):
 
 
 def test_what_fails_is_a_row_that_says_so_and_is_tried_again(plane, tmp_path):
-    detectors = [{"mahalanobis": {"layers": ["nowhere"]}}, "duq", "softmax"]
+    detectors = [{"knn": {"k": 10_000}}, "duq", "softmax"]
     broken = {"duq": {"recipe": {"lr": 1e30}}}
     said: list[str] = []
     for _ in range(2):
         rows = compare(moons(plane, detectors, networks=broken), tmp_path, progress=False, say=said.append)
         failed = {row.detector: row.error or "" for row in rows if row.status == "failed"}
-        assert list(failed) == ["mahalanobis layers=['nowhere']", "duq"]
-        assert failed["mahalanobis layers=['nowhere']"].startswith("LayerError: MLP has no layer 'nowhere'.")
+        assert list(failed) == ["knn k=10000", "duq"]
+        assert failed["knn k=10000"].startswith("ValueError: k=10000 exceeds the number of ID samples")
         assert failed["duq"].startswith("TrainingError: The loss became nan at step ")
         assert {row.detector for row in rows if row.status == "ok"} == {"softmax"}
     write_report(tmp_path / "rows.csv")

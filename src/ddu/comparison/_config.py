@@ -93,6 +93,9 @@ class Entry:
             for option in options:
                 check_name(option, known, f"The detector {kind_name!r} has no option {{name!r}}")
         network = options.pop("network", kind.method)
+        for option, value in {"network": network, "name": options.get("name", "")}.items():
+            if not isinstance(value, str):
+                raise InputError(f"The {option} of {kind_name} must be a word. Got {value!r} instead.")
         members = options.pop("members", kind.members) if kind.members > 1 else 1
         if not isinstance(members, int) or members < min(kind.members, 2):
             raise InputError(f"The members of {kind_name} must be an integer of at least 2. Got {members!r} instead.")
@@ -128,7 +131,7 @@ class Comparison:
 
     def __post_init__(self) -> None:
         for entry in self.detectors:
-            check_name(entry.network, self.networks, f"{entry.name} asks for a network {{name!r}}, and there is none")
+            check_name(entry.network, self.networks, _no_network(entry))
         called = Counter((entry.name, self.label(entry)) for entry in self.detectors)
         (name, network), times = called.most_common(1)[0]
         if times > 1:
@@ -157,6 +160,8 @@ class Comparison:
             if not accepts(value):
                 raise InputError(f"The {key} of a comparison must be {words}. Got {value!r} instead.")
         detectors = tuple(map(Entry.parse, content["detectors"]))
+        for entry in detectors:
+            check_name(entry.network, {**METHODS, **content.get("networks", {})}, _no_network(entry))
         return cls(
             data=content["data"],
             ood=expand(content["ood"]),
@@ -221,6 +226,10 @@ def network_label(config: RunConfig) -> str:
     return f"{config.model}{width}{'+sn' if smooth else ''}{alone}"
 
 
+def _no_network(entry: Entry) -> str:
+    return f"{entry.name} asks for a network {{name!r}}, and there is none"
+
+
 def _parse_networks(content: Mapping[str, Any], wanted: set[str]) -> dict[str, NetworkConfig]:
     """The networks that are written, and those of the methods that detectors ask for."""
     written: Mapping[str, Any] = content.get("networks", {})
@@ -231,8 +240,11 @@ def _parse_networks(content: Mapping[str, Any], wanted: set[str]) -> dict[str, N
         keys = ("method", *(one.name for one in fields(NetworkConfig)))
         if not isinstance(asked, Mapping):
             raise InputError(f"The network {name!r} must be a mapping with {', '.join(keys)}. Got {asked!r} instead.")
-        for key in asked:
+        for key, value in asked.items():
             check_name(key, keys, f"The network {name!r} has no key {{name!r}}")
+            accepts, words = _CHECKS.get(key, (lambda value: isinstance(value, str), "a word"))
+            if not accepts(value):
+                raise InputError(f"The {key} of the network {name!r} must be {words}. Got {value!r} instead.")
         method = find_method(asked.get("method", name if name in METHODS else "ddu"))
         networks[name] = NetworkConfig(
             model=asked.get("model", content["model"]),
@@ -279,7 +291,7 @@ def _is_list_of(kind: type) -> Callable[[Any], bool]:
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "data": (lambda value: isinstance(value, str), "the name of a data set"),
     "ood": (_is_list_of(str), "a list of data sets"),
-    "seeds": (_is_list_of(int), "a list of integers"),
+    "seeds": (lambda value: _is_list_of(int)(value) and min(value) >= 0, "a list of integers of at least 0"),
     "model": (lambda value: isinstance(value, str), "the name of a network"),
     "options": (lambda value: isinstance(value, Mapping), "a mapping of options of ddu.create_model"),
     "recipe": (lambda value: isinstance(value, str | Mapping), "a recipe's name, or a mapping with name and changes"),
