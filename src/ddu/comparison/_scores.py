@@ -96,14 +96,14 @@ class Scores:
         """Accuracy, calibration, false alarms and refusals on the test set: `IN_DISTRIBUTION_METRICS`."""
         return {
             **classification_metrics(self.logits, self.labels, self.temperature),
-            **false_alarm_metrics(-self.test.epistemic, -self.threshold),
+            **false_alarm_metrics(self.test.epistemic, self.threshold),
             **selective_metrics(*self.refusal()),
         }
 
     def ood_metrics(self, ood: str) -> dict[str, float]:
         """How an OoD set is told from the test set, and refusals on both together: `OOD_METRICS`."""
         unknown = self.ood[ood].epistemic
-        rates = false_alarm_metrics(-self.test.epistemic, -self.threshold, -unknown)
+        rates = false_alarm_metrics(self.test.epistemic, self.threshold, unknown)
         return {
             **ood_metrics(self.test.epistemic, unknown),
             "detection_rate": rates["detection_rate"],

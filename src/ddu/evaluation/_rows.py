@@ -1,15 +1,11 @@
 """Results as typed rows: one measured value, or one run that failed."""
 
-import platform
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal, NamedTuple, Self
 
-import numpy as np
-import torch
-
-from ddu._version import __version__
+from ddu import files
 from ddu.errors import InputError
 
 Status = Literal["ok", "failed"]
@@ -105,7 +101,7 @@ class Row:
 
 def versions() -> str:
     """The software that rows are measured with, for their `versions` column."""
-    return f"ddu {__version__}, python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
+    return ", ".join(f"{name} {version}" for name, version in files.versions().items())
 
 
 def latest(rows: Iterable[Row]) -> list[Row]:
