@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from ddu.files import versions, whole_file, write_json
+from ddu.files import holds_files, versions, whole_file, write_json
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, OSError])
@@ -22,6 +22,15 @@ def test_an_interrupted_file_leaves_the_old_one_and_nothing_else(tmp_path, inter
         write_half()
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
     assert path.read_bytes() == b"old"
+
+
+def test_what_a_killed_process_leaves_behind_is_nobodys_file(tmp_path):
+    assert not holds_files(tmp_path / "nowhere")
+    with whole_file(tmp_path / "config.json") as file:
+        file.write(b"half")
+        assert len(list(tmp_path.iterdir())) == 1
+        assert not holds_files(tmp_path)
+    assert holds_files(tmp_path)
 
 
 def test_json_is_readable_and_ends_with_a_line(tmp_path):

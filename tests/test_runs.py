@@ -12,7 +12,7 @@ from ddu import data
 from ddu.detectors import DUQ, SNGP
 from ddu.errors import ArtifactError, InputError
 from ddu.layers import GaussianProcessHead, RBFHead
-from ddu.runs import METHODS, RunConfig, find_method, load_run, train_run
+from ddu.runs import METHODS, RunConfig, find_method, is_finished, load_run, train_run
 from ddu.training import RECIPES
 
 CONFIG = RunConfig("resffn2_32", "two_moons", RECIPES["two_moons"].with_changes(epochs=3), seed=1, limit=1500)
@@ -89,6 +89,11 @@ def test_mistakes_are_found_before_the_first_epoch(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match=r" holds files that are not a run's: choose another folder\.$"):
         train_run(CONFIG, tmp_path)
+
+
+def test_a_run_killed_while_it_wrote_its_first_file_begins_again(tmp_path):
+    (tmp_path / ".config.json.4711.tmp").write_text("{")
+    assert not is_finished(tmp_path, CONFIG)
 
 
 def test_a_folder_without_a_run_is_named(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -13,6 +14,8 @@ import numpy as np
 import torch
 
 from ddu._version import __version__
+
+_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 
 
 @contextmanager
@@ -31,6 +34,11 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def holds_files(folder: Path) -> bool:
+    """Whether there is anything in a folder, but for what `whole_file` left there when its process was killed."""
+    return folder.is_dir() and any(not _TEMPORARY.fullmatch(path.name) for path in folder.iterdir())
 
 
 def write_bytes(path: Path, data: bytes) -> None:

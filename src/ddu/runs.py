@@ -8,6 +8,7 @@ detector/          the fitted and calibrated detector
 metrics.json       written last: its presence means that the run is finished
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -24,10 +25,10 @@ from ddu.calibration import conformal_rank
 from ddu.data import ArrayDataset, DataInfo
 from ddu.detectors import DDU, DUQ, SNGP, BaseDetector, load
 from ddu.errors import ArtifactError, InputError
-from ddu.files import versions, write_bytes, write_json
+from ddu.files import holds_files, versions, write_bytes, write_json
 from ddu.layers import GaussianProcessHead, RBFHead
 from ddu.metrics import accuracy, expected_calibration_error, negative_log_likelihood
-from ddu.models import Classifier, create_model
+from ddu.models import Classifier, create_model, takes_images
 from ddu.names import check_name
 from ddu.training import Recipe, Training, check_writable, fit, is_main_process
 from ddu.types import Verdict
@@ -79,6 +80,11 @@ class RunConfig:
         """The configuration as JSON has it."""
         return json.loads(json.dumps(asdict(self)))
 
+    @property
+    def fingerprint(self) -> str:
+        """Twelve digits that runs share only if nothing that decides their results differs."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:12]
+
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """The inverse of `to_json`."""
@@ -93,6 +99,15 @@ class RunConfig:
         Args:
             inputs: What `create_model` has to know of the data, as `input_options` gives it.
         """
+        if takes_images(self.model) and "in_features" in inputs:
+            raise InputError(
+                f"{self.model} takes images, and {self.data} has {inputs['in_features']} numbers an input: choose a "
+                "network for vectors, such as resffn4_128."
+            )
+        if not takes_images(self.model) and "in_channels" in inputs:
+            raise InputError(
+                f"{self.model} takes vectors, and {self.data} has images: choose a network such as resnet18."
+            )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             return create_model(self.model, **{**inputs, **self.recipe.model, **self.options})
@@ -246,7 +261,7 @@ def is_finished(folder: Path, config: RunConfig) -> bool:
     """Whether a folder holds this run, finished; another run in it is an error."""
     path = folder / CONFIG
     if not path.is_file():
-        if folder.is_dir() and any(folder.iterdir()):
+        if holds_files(folder):
             raise InputError(f"{folder} holds files that are not a run's: choose another folder.")
         return False
     there, here = json.loads(path.read_text())["run"], config.to_json()

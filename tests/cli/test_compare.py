@@ -33,10 +33,11 @@ def test_a_comparison_prints_its_table_and_leaves_a_folder(command, config, plan
     assert code == 0
     assert "Train ddu-seed0, 1 of 2" in err
     assert "Measure softmax on resffn2_16, seed 0" in err
-    assert "training time, ratio" in out
-    assert out.endswith(f"{folder} has rows.csv, table.md, figures, scores and networks.\n")
+    assert out.count("time, ratio ↓") == 2  # of training and of inference
+    assert out.endswith(f"{folder} has rows.csv, table.md, table.csv, table.tex, figures, scores and networks.\n")
     names = {path.name for path in folder.iterdir()}
-    assert names == {"comparison.json", "figures", "networks", "rows.csv", "scores", "table.md"}
+    tables = {"table.md", "table.csv", "table.tex"}
+    assert names == {"comparison.json", "figures", "networks", "rows.csv", "scores"} | tables
     assert f"ddu compare {config} --output {folder}" in (folder / "rows.csv").read_text()
 
     run = str(folder / "networks" / "ddu-seed0")
@@ -44,7 +45,9 @@ def test_a_comparison_prints_its_table_and_leaves_a_folder(command, config, plan
     assert code == 0
     assert err.splitlines() == ["Measure energy", "Measure knn"]
     assert [line.split()[0] for line in out.splitlines() if line.startswith((" energy ", " knn "))] == ["energy", "knn"]
-    assert out.endswith(f"{run}/rows.csv has the rows.\n")
+    assert out.endswith(f"{run} has rows.csv, table.md, table.csv, table.tex, figures and scores.\n")
+    figures = {path.name for path in (folder / "networks" / "ddu-seed0" / "figures").iterdir()}
+    assert figures >= {"roc-plane.png", "scores-energy.png", "scores-knn.png", "reliability-energy.png"}
 
 
 def test_mistakes_of_a_comparison_are_one_line(command, config, tmp_path):

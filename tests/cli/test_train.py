@@ -21,14 +21,28 @@ def test_a_run_is_trained_reported_and_not_repeated(command, tmp_path):
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["seconds"] == seconds
 
 
+def test_options_of_the_network_and_its_head_can_be_set(command, tmp_path):
+    chosen = ("--option", "dropout=0.1", "--option", "head_options.length_scale=2", "--set", "epochs=1")
+    arguments = (*MOONS, "--recipe", "duq_two_moons", *chosen, "--output", str(tmp_path / "run"))
+    assert command(*arguments)[0] == 0
+    options = json.loads((tmp_path / "run" / "config.json").read_text())["run"]["options"]
+    assert options["dropout"] == 0.1
+    recipe = {"embedding_size": 10, "momentum": 0.99, "initial_count": 20.0}
+    assert options["head_options"] == {**recipe, "length_scale": 2}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--set", "epoch=2"), "A recipe has no field 'epoch'. Did you mean 'epochs'?"),
         (("--set", "epochs=two"), "The recipe's epochs must be an integer. Got 'two' instead."),
         (("--set", "schedule=cos"), "A recipe's schedule must be one of "),
+        (("--option", "dropout"), "An option of the network is written NAME=VALUE. Got 'dropout' instead."),
+        (("--option", "droput=0.1"), "resffn2_16 has no option 'droput'; it takes "),
         (("--recipe", "moons"), "There is no recipe 'moons'. Did you mean 'two_moons'?"),
         (("--model", "resfn2_16"), "There is no model 'resfn2_16'."),
+        (("--model", "resnet18"), "resnet18 takes images, and two_moons has 2 numbers an input: choose a network for "),
+        (("--data", "digits"), "resffn2_16 takes vectors, and digits has images: choose a network such as resnet18."),
         (("--data", "two_mons"), "There is no data set 'two_mons'. The closest names are 'two_moons';"),
         (("--data", "folder:nowhere"), "nowhere"),
         (("--spectral-norm", "strong"), "--spectral-norm must be a number or none. Got 'strong' instead."),

@@ -11,9 +11,13 @@ from ddu.evaluation import Row
 
 def write_plane(folder: Path) -> str:
     """Points of the plane, mostly far from the moons, as a set that has a name."""
-    points = np.random.default_rng(0).uniform(-4, 4, (500, 2)).astype(np.float32)
-    np.savez(folder / "plane.npz", x=points, y=np.zeros(len(points), dtype=np.int64))
-    return f"npz:{folder / 'plane.npz'}"
+    return write_points(folder / "plane.npz", np.random.default_rng(0).uniform(-4, 4, (500, 2)))
+
+
+def write_points(path: Path, points: np.ndarray) -> str:
+    """Points as a set that has a name."""
+    np.savez(path, x=points.astype(np.float32), y=np.zeros(len(points), dtype=np.int64))
+    return f"npz:{path}"
 
 
 def moons(ood: str, detectors: list[Any], **changes: Any) -> Comparison:

@@ -1,13 +1,16 @@
 """A comparison: whatever is missing is trained and measured, and nothing else."""
 
+import csv
 import multiprocessing
 import signal
 import subprocess
 import sys
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
@@ -18,7 +21,7 @@ from ddu.errors import InputError
 from ddu.evaluation import RowFile
 from ddu.runs import load_run
 
-from .moons import COSTS, lasting, moons, write_plane
+from .moons import COSTS, lasting, moons, write_plane, write_points
 
 pytestmark = pytest.mark.filterwarnings("ignore::ddu.errors.CalibrationWarning")  # networks that get all points right
 
@@ -33,6 +36,7 @@ DETECTORS = [
     "relative_mahalanobis",
     {"ensemble_mi": {"members": 2}},
     {"ensemble_pe": {"members": 2}},
+    {"ensemble_ee": {"members": 2}},
     "duq",
     "sngp",
     "sngp_mean_field",
@@ -130,8 +134,8 @@ def test_a_finished_comparison_is_returned_as_it_is(everything):
 
 
 def test_the_report_has_tables_with_costs_as_ratios_and_figures(everything):
-    comparison, folder, rows, _ = everything
-    written = write_report(comparison, folder)
+    _, folder, rows, _ = everything
+    written = write_report(folder / "rows.csv")
     table = (folder / "table.md").read_text()
     for title in ("## Out of distribution", "## In distribution", "## Refusing", "## Cost"):
         assert title in table
@@ -144,6 +148,12 @@ def test_the_report_has_tables_with_costs_as_ratios_and_figures(everything):
     assert names >= {"scores-softmax.png", "reliability-softmax.png", "reliability-duq.png"}
     assert "reliability-energy.png" not in names  # its probabilities are the softmax's
     assert all(path.stat().st_size > 1000 for path in written)
+    assert [path.name for path in written[:3]] == ["table.md", "table.csv", "table.tex"]
+    assert (folder / "table.tex").read_text().count(r"\begin{tabular}") == 4
+    with (folder / "table.csv").open() as file:
+        lines = [line for line in csv.DictReader(file) if line["detector"] == "ensemble_mi"]
+    (ratio,) = (line["mean"] for line in lines if line["metric"] == "training_ratio")
+    assert float(ratio) == training / reference
 
 
 def test_detectors_and_sets_may_be_added_but_not_changed(plane, tmp_path):
@@ -180,8 +190,16 @@ def test_a_folder_with_other_things_is_left_alone(plane, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+def test_one_killed_while_it_wrote_its_first_file_begins_again(plane, tmp_path):
+    (tmp_path / ".comparison.json.4711.tmp").write_text("{")
+    assert {row.status for row in compare(moons(plane, ["softmax"]), tmp_path, progress=False)} == {"ok"}
+
+
 def test_mistakes_are_found_before_anything_is_trained(plane, tmp_path):
+    nothing = write_points(tmp_path / "nothing.npz", np.empty((0, 2)))
     for comparison, message in [
+        (moons(nothing, ["softmax"]), f"The set {nothing} is empty: there is nothing in it to be out of distribution."),
+        (moons("two_moons", ["softmax"]), "two_moons is the training data, and cannot be out of distribution as well."),
         (moons(plane, ["softmax"], data="two_mons"), "There is no data set 'two_mons'."),
         (moons("svhm", ["softmax"]), "There is no data set 'svhm'."),
         (moons("digits", ["softmax"]), "cannot be shown as two_moons"),
@@ -190,6 +208,25 @@ def test_mistakes_are_found_before_anything_is_trained(plane, tmp_path):
         (moons(plane, [{"ddu": {"density": {"covarance": "full"}}}]), "A density has no option 'covarance'. Did you "),
         (moons(plane, [{"duq": {"network": "ddu"}}]), "This detector needs a network with one RBFHead"),
         (moons(plane, [{"vim": {"q": 3}}]), "ViM has no option 'q'"),
+        (
+            moons(plane, [{"ddu": {"density": "shared"}}]),
+            "The density of ddu must be a mapping such as {covariance: shared}. Got 'shared' instead.",
+        ),
+        (
+            moons(plane, [{"ddu": {"density": {"covariance": "sharde"}}}]),
+            "The 'covariance' parameter of GaussianDensity must be ",
+        ),
+        (
+            moons(plane, [{"mahalanobis": {"perturbation": "x"}}]),
+            "mahalanobis perturbation=x cannot be made of these options: ",
+        ),
+        (moons(plane, [{"mahalanobis": {"layers": ["nowhere"]}}]), "MLP has no layer 'nowhere'."),
+        (
+            moons(plane, [{"sngp": {"samples": 0}}]),
+            "The 'samples' parameter of SNGP must be an integer of at least 1. Got 0 instead.",
+        ),
+        (moons(plane, [{"knn": {"kk": 3}}]), "knn kk=3 cannot be made of these options: "),
+        (moons(plane, ["softmax"], model="resnet18"), "resnet18 takes images, and two_moons has 2 numbers an input: "),
     ]:
         with pytest.raises(InputError) as caught:
             compare(comparison, tmp_path / "new")
@@ -198,21 +235,54 @@ def test_mistakes_are_found_before_anything_is_trained(plane, tmp_path):
 
 
 def test_what_fails_is_a_row_that_says_so_and_is_tried_again(plane, tmp_path):
-    detectors = [{"mahalanobis": {"layers": ["nowhere"]}}, "duq", "softmax"]
+    detectors = [{"knn": {"k": 10_000}}, "duq", "softmax"]
     broken = {"duq": {"recipe": {"lr": 1e30}}}
     said: list[str] = []
     for _ in range(2):
         rows = compare(moons(plane, detectors, networks=broken), tmp_path, progress=False, say=said.append)
         failed = {row.detector: row.error or "" for row in rows if row.status == "failed"}
-        assert list(failed) == ["mahalanobis layers=['nowhere']", "duq"]
-        assert failed["mahalanobis layers=['nowhere']"].startswith("LayerError: MLP has no layer 'nowhere'.")
+        assert list(failed) == ["knn k=10000", "duq"]
+        assert failed["knn k=10000"].startswith("ValueError: k=10000 exceeds the number of ID samples")
         assert failed["duq"].startswith("TrainingError: The loss became nan at step ")
         assert {row.detector for row in rows if row.status == "ok"} == {"softmax"}
-    write_report(moons(plane, detectors, networks=broken), tmp_path)
+    write_report(tmp_path / "rows.csv")
     assert (
         "- Failed: duq on resffn2_16, seed 0: TrainingError: The loss became nan" in (tmp_path / "table.md").read_text()
     )
     assert said.count("Train duq-seed0, 1 of 1") == 1  # the second time, when the softmax was trained
+
+
+def test_an_ood_set_that_fails_costs_no_other_rows_and_is_tried_again(plane, tmp_path):
+    broken = write_points(tmp_path / "broken.npz", np.array([[0.0, np.nan]]))
+    comparison, folder = replace(moons(plane, ["softmax"]), ood=(broken, plane)), tmp_path / "comparison"
+    said: list[str] = []
+    rows = compare(comparison, folder, progress=False, say=said.append)
+    assert [row.key[4:] for row in rows if row.status == "failed"] == [(broken, None, None)]
+    assert said[-1] == (
+        f"Failed: softmax on resffn2_16 against {broken}, seed 0: "
+        "InputError: The model gave NaN or infinite logits for 1 of 1 inputs: check it."
+    )
+    ours = [row for row in rows if row.status == "ok"]
+    assert lasting(ours) == lasting(compare(moons(plane, ["softmax"]), tmp_path / "without", progress=False))
+    names = {path.name for path in write_report(folder / "rows.csv")}
+    assert names >= {"roc-plane.png", "risk-coverage-plane.png", "scores-softmax.png"}
+    assert "roc-broken.png" not in names
+    assert f"- Failed: softmax on resffn2_16 against {broken}, seed 0" in (folder / "table.md").read_text()
+
+    write_points(tmp_path / "broken.npz", np.array([[0.0, 9.0]]))
+    mended = compare(comparison, folder, progress=False)
+    assert {row.status for row in mended} == {"ok"}
+    assert {row.ood for row in mended} == {None, broken, plane}
+
+
+def test_a_detector_that_failed_once_it_was_measured_is_made_good(plane, tmp_path, monkeypatch):
+    comparison = moons(plane, ["softmax"])
+    rows = compare(comparison, tmp_path, progress=False)
+    (tmp_path / "scores" / "softmax-on-resffn2_16-two_moons-seed0.npz").unlink()
+    with monkeypatch.context() as broken:
+        broken.setattr("ddu.comparison._record.measure", lambda *_, **__: 1 / 0)
+        assert compare(comparison, tmp_path, progress=False)[-1].error == "ZeroDivisionError: division by zero"
+    assert lasting(compare(comparison, tmp_path, progress=False)) == lasting(rows)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")

@@ -103,10 +103,10 @@ def test_networks_are_called_as_in_the_papers_tables(options, label):
     ("changes", "message"),
     [
         ({"detector": []}, "A comparison has no key 'detector'. Did you mean 'detectors'?"),
-        ({"seeds": 3}, "The seeds of a comparison must be a list of integers. Got 3 instead."),
+        ({"seeds": 3}, "The seeds of a comparison must be a list of integers of at least 0. Got 3 instead."),
+        ({"seeds": [-1]}, "The seeds of a comparison must be a list of integers of at least 0. Got [-1] instead."),
         ({"ood": []}, "The ood of a comparison must be a list of data sets. Got [] instead."),
         ({"limit": 0}, "The limit of a comparison must be a positive integer. Got 0 instead."),
-        ({"ood": ["mnist"]}, "mnist is the training data, and cannot be out of distribution as well."),
         ({"detectors": ["dduu"]}, "There is no detector 'dduu'. Did you mean 'ddu'?"),
         ({"detectors": [3]}, "A detector is written NAME, or NAME: {OPTION: VALUE}. Got 3 instead."),
         (
@@ -130,6 +130,18 @@ def test_networks_are_called_as_in_the_papers_tables(options, label):
             "ddu asks for a network 'sofmax', and there is none. Did you mean 'softmax'?",
         ),
         (
+            {"detectors": [{"ddu": {"network": "sofmax"}}]},
+            "ddu asks for a network 'sofmax', and there is none. Did you mean 'softmax'?",
+        ),
+        (
+            {"detectors": [{"ddu": {"network": "vgg"}}], "networks": {"plain": None}},
+            "ddu asks for a network 'vgg', and there is none. There are ddu, softmax, duq, sngp, plain.",
+        ),
+        (
+            {"detectors": [{"ddu": {"network": ["softmax"]}}]},
+            "The network of ddu must be a word. Got ['softmax'] instead.",
+        ),
+        (
             {"detectors": ["ddu", "ddu"]},
             "Two detectors are called ddu on resnet18+sn: give one of them a name, or its network a label.",
         ),
@@ -139,6 +151,15 @@ def test_networks_are_called_as_in_the_papers_tables(options, label):
             {"networks": {"a": 3}},
             "The network 'a' must be a mapping with method, model, recipe, options, label. Got 3 instead.",
         ),
+        (
+            {"networks": {"ddu": {"options": 3}}},
+            "The options of the network 'ddu' must be a mapping of options of ddu.create_model. Got 3 instead.",
+        ),
+        (
+            {"networks": {"ddu": {"model": 3}}},
+            "The model of the network 'ddu' must be the name of a network. Got 3 instead.",
+        ),
+        ({"networks": {"ddu": {"label": 3}}}, "The label of the network 'ddu' must be a word. Got 3 instead."),
         ({"recipe": "quik"}, "There is no recipe 'quik'. Did you mean 'quick'?"),
         (
             {"recipe": {"epochs": 3}},

@@ -4,8 +4,8 @@ from ddu.comparison import cost_ratios, summarise, to_markdown
 from ddu.evaluation import Row
 
 
-def rows(detector, *, training, inference, seed=0, network="resnet18", members=1):
-    facts = {"detector": detector, "network": network, "data": "mnist", "seed": seed, "members": members}
+def rows(detector, *, training, inference, seed=0, network="resnet18", members=1, data="mnist"):
+    facts = {"detector": detector, "network": network, "data": data, "seed": seed, "members": members}
     return [
         Row(**facts, metric="training_seconds", value=training),
         Row(**facts, metric="seconds_per_thousand", value=inference),
@@ -47,6 +47,18 @@ def test_each_seed_is_divided_by_its_own():
     assert not cost_ratios([*SOFTMAX, *rows("ddu", training=1.0, inference=1.0, seed=2)])[2:]
 
 
+def test_each_training_set_has_a_measure_of_its_own():
+    other = rows("energy", training=10.0, inference=0.5, data="svhn")
+    other += rows("ddu", training=15.0, inference=0.5, network="resnet18+sn", data="svhn")
+    found = {(row.data, row.detector): row.value for row in cost_ratios([*SOFTMAX, *DDU, *other])[::2]}
+    assert found == {("mnist", "softmax"): 1, ("mnist", "ddu"): 1.2, ("svhn", "energy"): 1, ("svhn", "ddu"): 1.5}
+    same = rows("softmax", training=20.0, inference=1.0, data="svhn")
+    assert [row.value for row in cost_ratios([*SOFTMAX, *same])] == [1, 1, 1, 1]
+    assert (
+        "A ratio of 1 is the cost of softmax on resnet18, trained on mnist; of energy on resnet18, trained on svhn."
+    ) in to_markdown([*SOFTMAX, *other])
+
+
 def test_the_summary_has_the_ratios_side_by_side():
     (table,) = summarise([*DDU, *SOFTMAX, *ENSEMBLE])
     assert [column.metric for column in table.columns] == ["accuracy", "training_ratio", "inference_ratio"]
@@ -59,3 +71,17 @@ def test_the_page_says_whose_costs_are_one_and_what_failed():
     assert "A ratio of 1 is the cost of softmax on resnet18." in page
     assert "| ddu | resnet18+sn | 120.0 | 1.200 | 0.3000 | 1.200 |" in page
     assert "- Failed: duq on resnet18, seed 0: out of memory" in page
+
+
+def test_a_failure_stays_in_the_table_of_a_detector_that_has_costs():
+    later = Row.failed("out of memory", detector="ddu", network="resnet18+sn", data="mnist", seed=0)
+    only_svhn = Row.failed("no file", detector="softmax", network="resnet18", data="mnist", seed=0, ood="svhn")
+    (table,) = summarise([*DDU, *SOFTMAX, later, only_svhn])
+    assert table.failures == (later, only_svhn)
+    assert [line.detector for line in table.lines] == ["ddu", "softmax"]
+    made_good = [later, *DDU, *SOFTMAX]
+    assert summarise(made_good)[0].failures == ()
+
+
+def test_rows_may_come_one_at_a_time():
+    assert summarise(iter([*DDU, *SOFTMAX])) == summarise([*DDU, *SOFTMAX])

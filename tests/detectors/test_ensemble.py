@@ -44,7 +44,7 @@ def models():
     return [network(seed) for seed in range(3)]
 
 
-@pytest.mark.parametrize("score", ["mutual_information", "predictive_entropy"])
+@pytest.mark.parametrize("score", ["mutual_information", "predictive_entropy", "expected_entropy"])
 def test_it_keeps_to_the_contract(score):
     check_detector(
         lambda model: Ensemble(members(model), score=score),
@@ -68,6 +68,21 @@ def test_the_decomposition_takes_the_disagreement_out_of_the_entropy(models):
     parts = Ensemble(models).decompose(X)
     torch.testing.assert_close(parts.predictive_entropy, parts.expected_entropy + parts.mutual_information)
     torch.testing.assert_close(parts.expected_entropy, entropy(logits_of(models)).mean(0))
+
+
+@pytest.mark.parametrize("score", ["mutual_information", "predictive_entropy", "expected_entropy"])
+def test_the_score_is_a_part_of_the_decomposition(models, score):
+    detector = Ensemble(models, score=score)
+    assert torch.equal(detector.predict(X).epistemic, getattr(detector.decompose(X), score))
+
+
+def test_members_that_agree_have_no_negative_mutual_information():
+    """In single precision it would be negative for about half of the inputs."""
+    models = [network() for _ in range(3)]
+    with torch.no_grad():
+        for factor, model in enumerate(models):
+            model.get_parameter("4.weight").mul_(1 + 1e-5 * factor)
+    assert (Ensemble(models).decompose(X).mutual_information > -1e-14).all()
 
 
 def test_members_that_are_one_network_agree(models):
@@ -154,6 +169,6 @@ def test_an_unknown_score_is_refused(models):
     with pytest.raises(InputError) as caught:
         Ensemble(models, score="variance")
     assert str(caught.value) == (
-        "The 'score' parameter of Ensemble must be 'mutual_information' or 'predictive_entropy'. "
+        "The 'score' parameter of Ensemble must be 'mutual_information', 'predictive_entropy' or 'expected_entropy'. "
         "Got 'variance' instead."
     )

@@ -87,8 +87,8 @@ def test_refusing_the_mistakes_first_leaves_the_rest_right():
 
 
 def test_the_realised_false_alarm_rate_is_near_the_one_calibrated_for():
-    threshold = conformal_threshold(noise(20_000), 0.05)
-    values = false_alarm_metrics(noise(20_000, seed=1), threshold, noise(20_000, seed=2) - 4)
+    threshold = -conformal_threshold(-noise(20_000), 0.05)
+    values = false_alarm_metrics(noise(20_000, seed=1), threshold, noise(20_000, seed=2) + 4)
     # Both the threshold and the rate are estimates: four standard deviations of their difference
     deviation = np.sqrt(2 * 0.05 * 0.95 / 20_000)
     assert values["false_alarm_rate"] == pytest.approx(0.05, abs=4 * deviation)
@@ -96,19 +96,15 @@ def test_the_realised_false_alarm_rate_is_near_the_one_calibrated_for():
 
 
 def test_an_input_at_the_threshold_is_no_alarm():
-    assert false_alarm_metrics(torch.tensor([1.0, 2.0, 3.0, 4.0]), 2.0) == {"false_alarm_rate": 0.25}
-    # In float32 the threshold would round up to the log-density
-    assert false_alarm_metrics(torch.tensor([1.0]), 1 + 1e-12) == {"false_alarm_rate": 1.0}
+    assert false_alarm_metrics(torch.tensor([1.0, 2.0, 3.0, 4.0]), 3.0) == {"false_alarm_rate": 0.25}
+    # In float32 the threshold would round up to the score
+    assert false_alarm_metrics(torch.tensor([1.0]), 1 - 1e-12) == {"false_alarm_rate": 1.0}
 
 
 def test_a_rate_of_nothing_or_of_nan_is_refused():
     with pytest.raises(InputError) as caught:
         false_alarm_metrics(torch.tensor([1.0, torch.nan]), 0.0)
-    assert str(caught.value) == (
-        "A rate needs log-densities that are not NaN, at least one. Got 2, of which 1 are NaN."
-    )
+    assert str(caught.value) == ("A rate needs scores that are not NaN, at least one. Got 2, of which 1 are NaN.")
     with pytest.raises(InputError) as caught:
         false_alarm_metrics(torch.tensor([1.0]), 0.0, torch.tensor([]))
-    assert str(caught.value) == (
-        "A rate needs log-densities that are not NaN, at least one. Got 0, of which 0 are NaN."
-    )
+    assert str(caught.value) == ("A rate needs scores that are not NaN, at least one. Got 0, of which 0 are NaN.")

@@ -1,7 +1,8 @@
 """How commands show progress and tables."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -9,6 +10,8 @@ from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 from rich.table import Column, Table
 
+from ddu.comparison import summarise, write_report
+from ddu.evaluation import Row
 from ddu.evaluation import Table as ResultTable
 
 
@@ -60,6 +63,28 @@ def print_results(console: Console, table: ResultTable) -> None:
         start = stop
     for note in table.notes:
         console.print(note, style="dim", markup=False, highlight=False)
+
+
+def print_report(console: Console, rows: Sequence[Row], file: Path, others: Iterable[str]) -> None:
+    """Prints what was measured, writes tables and figures of it beside the rows, and says what is there.
+
+    Args:
+        console: Where to print.
+        rows: What was measured.
+        file: The file that has the rows.
+        others: What else may be in its folder.
+    """
+    for table in summarise(rows):
+        print_results(console, table)
+    written = write_report(file, rows)
+    folder = written[0].parent
+    names = [path.relative_to(folder).parts[0] for path in written]
+    names = [*dict.fromkeys(names), *(name for name in others if (folder / name).exists())]
+    if folder == file.parent:
+        names.insert(0, file.name)
+    else:
+        console.print(f"{file} has the rows.", style="dim", soft_wrap=True)
+    console.print(f"{folder} has {', '.join(names[:-1])} and {names[-1]}.", style="dim", soft_wrap=True)
 
 
 def _bars(min_width: int) -> Progress:

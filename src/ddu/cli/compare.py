@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 
 from ddu import comparison
-from ddu.cli._layout import print_results
-from ddu.comparison import read_comparison, summarise, write_report
+from ddu.cli._layout import print_report
+from ddu.comparison import read_comparison
 
 
 def compare(
@@ -32,7 +32,6 @@ def compare(
 
     For example `ddu compare examples/compare_mnist.yaml --output runs/compare`
     """
-    console = Console()
     plan = read_comparison(config)
     rows = comparison.compare(
         plan,
@@ -42,7 +41,4 @@ def compare(
         command=shlex.join(["ddu", *sys.argv[1:]]),
         say=lambda words: Console(stderr=True).print(words, style="dim", markup=False),
     )
-    for table in summarise(rows):
-        print_results(console, table)
-    write_report(plan, output)
-    console.print(f"{output} has rows.csv, table.md, figures, scores and networks.", style="dim", soft_wrap=True)
+    print_report(Console(), rows, output / "rows.csv", ["scores", "networks"])

@@ -9,15 +9,16 @@ import typer
 from rich.console import Console
 
 from ddu import comparison
-from ddu.cli._layout import print_results
-from ddu.comparison import KINDS, summarise
+from ddu.cli._layout import print_report
+from ddu.comparison import KINDS, rows_file
 from ddu.runs import load_run
 
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="The folder that `ddu train` wrote.")],
     ood: Annotated[
-        list[str], typer.Option(metavar="SET ...", help="Out-of-distribution sets, such as svhn or folder:PATH.")
+        list[str],
+        typer.Option(metavar="SET ...", help="Out-of-distribution sets, such as svhn, cifar10_c:fog or folder:PATH."),
     ],
     detectors: Annotated[
         list[str] | None,
@@ -37,7 +38,7 @@ def evaluate(
 
     Each is fitted and calibrated on the data of the run, and asked about its test set and the OoD sets: how well they
     are told apart, how right and how well calibrated predictions are, how many false alarms there are, and what it
-    costs. Rows that are in the file are not measured again.
+    costs. Rows that are in the file are not measured again. Tables and figures are written beside it.
 
     For example
 
@@ -46,7 +47,6 @@ def evaluate(
     `ddu evaluate runs/cifar10 --ood svhn cifar100 --detectors ddu softmax energy --output results/cifar10.csv`
     """
     finished = load_run(run)
-    console = Console()
     rows = comparison.evaluate(
         finished,
         ood,
@@ -56,6 +56,4 @@ def evaluate(
         command=shlex.join(["ddu", *sys.argv[1:]]),
         say=lambda words: Console(stderr=True).print(words, style="dim", markup=False),
     )
-    for table in summarise(rows):
-        print_results(console, table)
-    console.print(f"{output or run / 'rows.csv'} has the rows.", style="dim", soft_wrap=True)
+    print_report(Console(), rows, rows_file(finished, output), ["scores"])

@@ -1,7 +1,9 @@
 """`ddu train`: a network, its detector and its test, in one folder."""
 
+import json
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +29,14 @@ def train(
     ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the recipe. Repeatable.")
+    ] = None,
+    model_options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            metavar="NAME=VALUE",
+            help="Set an option of ddu.create_model, such as dropout=0.1 or head_options.length_scale=2. Repeatable.",
+        ),
     ] = None,
     width: Annotated[float, typer.Option(min=0.01, help="Scales the channels of every layer.")] = 1.0,
     spectral_norm: Annotated[
@@ -62,6 +72,8 @@ def train(
     `ddu train --model resnet18 --data mnist --recipe mnist --devices 2 --output runs/two`
 
     `ddu train --model resnet18 --data mnist --method sngp --output runs/sngp`
+
+    `ddu train --model wide_resnet28_10 --data cifar10 --recipe sngp_cifar --option dropout=0.1 --output runs/sngp`
     """
     options: dict[str, Any] = {"width": width}
     if method is not None:
@@ -70,10 +82,12 @@ def train(
         options["sensitive"] = sensitive
     if spectral_norm is not None:
         options["spectral_norm"] = _bound(spectral_norm)
+    how = find_recipe(recipe).with_changes(**parse_changes(changes or []))
+    options |= parse_options(model_options or [], {**how.model, **options})
     config = RunConfig(
         model=model,
         data=data,
-        recipe=find_recipe(recipe).with_changes(**parse_changes(changes or [])),
+        recipe=how,
         seed=seed,
         limit=limit,
         false_alarm_rate=false_alarm_rate,
@@ -90,6 +104,37 @@ def train(
     )
     if run is not None:
         _report(Console(), run)
+
+
+def parse_options(assignments: list[str], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of `create_model` as they are written on a command line; a dot leads into a mapping of them.
+
+    Args:
+        assignments: NAME=VALUE, with a value in JSON, a word or none.
+        known: What is set otherwise; the rest of a mapping stays as it is there.
+
+    >>> parse_options(["dropout=0.1", "stem=cifar", "head_options.momentum=0.9"], {"head_options": {"length_scale": 2}})
+    {'dropout': 0.1, 'stem': 'cifar', 'head_options': {'length_scale': 2, 'momentum': 0.9}}
+    """
+    options: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals:
+            raise InputError(f"An option of the network is written NAME=VALUE. Got {assignment!r} instead.")
+        outer, dot, inner = name.partition(".")
+        value = _value(text)
+        options[outer] = {**(options.get(outer) or known.get(outer) or {}), inner: value} if dot else value
+    return options
+
+
+def _value(text: str) -> Any:
+    """JSON, or else the text itself; none as elsewhere on the command line."""
+    if text.lower() == "none":
+        return None
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
 
 
 def _bound(text: str) -> float | None:

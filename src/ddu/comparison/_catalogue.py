@@ -22,7 +22,7 @@ from ddu.detectors import (
     from_pytorch_ood,
     list_pytorch_ood,
 )
-from ddu.errors import MissingExtraError
+from ddu.errors import InputError, MissingExtraError
 from ddu.features import FeatureSource
 from ddu.names import check_name
 
@@ -59,6 +59,10 @@ def _ddu(
     class_names: Sequence[str] | None = None,
 ) -> DDU:
     """DDU, with its density described by options."""
+    if not isinstance(density, Mapping | None):
+        raise InputError(
+            f"The density of ddu must be a mapping such as {{covariance: shared}}. Got {density!r} instead."
+        )
     for option in density or {}:
         check_name(option, inspect.signature(GaussianDensity).parameters, "A density has no option {name!r}")
     return DDU(model, features=features, density=GaussianDensity(**density or {}), class_names=class_names)
@@ -74,6 +78,7 @@ KINDS: dict[str, Kind] = {
     "relative_mahalanobis": Kind(partial(Mahalanobis, relative=True)),
     "ensemble_mi": Kind(partial(Ensemble, score="mutual_information"), members=5),
     "ensemble_pe": Kind(partial(Ensemble, score="predictive_entropy"), members=5),
+    "ensemble_ee": Kind(partial(Ensemble, score="expected_entropy"), members=5),
     "duq": Kind(DUQ, "duq"),
     "sngp": Kind(partial(SNGP, method="monte_carlo"), "sngp"),
     "sngp_mean_field": Kind(partial(SNGP, method="mean_field"), "sngp"),

@@ -8,22 +8,29 @@ scores/           what each detector says of each input
 
 import json
 import os
-from collections.abc import Mapping
+import warnings
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ddu import data
 from ddu.comparison._config import Comparison, Entry
-from ddu.comparison._networks import Members, Sets, TrainedNetwork, by_name, load_ood
-from ddu.comparison._record import Recorder, Subject
+from ddu.comparison._networks import Members, Sets, TrainedNetwork, by_name
+from ddu.comparison._ood import load_ood
+from ddu.comparison._record import ROWS, SCORES, Recorder, Subject
 from ddu.comparison._training import Job, Say, train_networks
-from ddu.errors import InputError
+from ddu.data import DataInfo
+from ddu.errors import DDUError, FeatureError, InputError, LabelError
 from ddu.evaluation import Row, RowFile, latest
-from ddu.files import write_json
+from ddu.files import holds_files, write_json
 from ddu.runs import differences, input_options, load_run
 from ddu.training import check_writable
 
-CONFIG, NETWORKS, ROWS, SCORES = "comparison.json", "networks", "rows.csv", "scores"
+CONFIG, NETWORKS = "comparison.json", "networks"
+
+# Inputs that detectors are tried out on
+_TRIAL = 16
 
 
 def compare(
@@ -56,14 +63,16 @@ def compare(
     """
     folder = Path(output)
     ood = load_ood(comparison.ood, comparison.data, data_root)
-    _try_out(comparison, input_options(data.info(comparison.data, root=data_root)))
+    _try_out(comparison, data.info(comparison.data, root=data_root))
     _write_down(comparison, folder)
-    recorder = make_recorder(comparison, folder, command)
+    recorder = Recorder(
+        RowFile(folder / ROWS), folder / SCORES, comparison.ood, comparison.false_alarm_rate, command=command
+    )
     missing = [
         (seed, entry)
         for seed in comparison.seeds
         for entry in comparison.detectors
-        if not recorder.is_done(subject(comparison, entry, seed))
+        if not recorder.is_done(_subject(comparison, entry, seed))
     ]
     jobs = {job.folder: job for seed, entry in missing for job in _jobs(comparison, entry, seed, folder)}
     failures = train_networks(
@@ -71,29 +80,23 @@ def compare(
     )
     shelf = _Shelf(ood, data_root)
     for seed, entry in missing:
-        whose = subject(comparison, entry, seed)
+        whose = _subject(comparison, entry, seed)
         needed = [job.folder for job in _jobs(comparison, entry, seed, folder)]
         error = next((failures[one] for one in needed if one in failures), None)
         if error is not None:
-            recorder.record_failure(whose, error)
+            failed = recorder.record_failures(whose, {None: error})
         else:
             say(f"Measure {entry.name} on {whose.network}, seed {seed}")
-            error = recorder.record(whose, shelf.take(needed, seed), entry.make)
-        if error is not None:
-            say(f"Failed: {entry.name} on {whose.network}, seed {seed}: {error}")
+            failed = recorder.record(whose, shelf.take(needed, seed), entry.make)
+        for row in failed:
+            say(f"Failed: {row.run}: {row.error}")
     return latest(recorder.rows.read())
 
 
-def make_recorder(comparison: Comparison, folder: Path, command: str = "") -> Recorder:
-    """What keeps the rows and the scores of a comparison."""
-    return Recorder(
-        RowFile(folder / ROWS), folder / SCORES, comparison.ood, comparison.false_alarm_rate, command=command
-    )
-
-
-def subject(comparison: Comparison, entry: Entry, seed: int) -> Subject:
+def _subject(comparison: Comparison, entry: Entry, seed: int) -> Subject:
     """Whose rows those of a detector are."""
-    return Subject(entry.name, comparison.label(entry), comparison.data, seed, entry.members)
+    run = comparison.run_config(entry.network, seed).fingerprint
+    return Subject(entry.name, comparison.label(entry), comparison.data, seed, entry.members, run)
 
 
 class _Shelf:
@@ -116,12 +119,26 @@ class _Shelf:
         return Members(found) if len(found) > 1 else found[0]
 
 
-def _try_out(comparison: Comparison, inputs: Mapping[str, Any]) -> None:
-    """Makes every detector around untrained networks: what is wrong with one is said before anything is trained."""
-    models = {name: comparison.run_config(name, 0).make_model(inputs) for name in comparison.networks}
+def _try_out(comparison: Comparison, info: DataInfo) -> None:
+    """Puts every detector around an untrained network and shows it noise.
+
+    So what is wrong with its options is said before anything is trained. What noise can be blamed for, such as too few
+    samples, is left to the real data.
+    """
+    inputs = torch.randn(_TRIAL, *info.shape, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(_TRIAL) % info.num_classes
+    models = {name: comparison.run_config(name, 0).make_model(input_options(info)) for name in comparison.networks}
     for entry in comparison.detectors:
         model = models[entry.network]
-        entry.make([model] * entry.members if entry.members > 1 else model)
+        try:
+            with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore"):
+                detector = entry.make([model] * entry.members if entry.members > 1 else model)
+                detector.fit([(inputs, labels)], progress=False).evidence(inputs)
+        except TypeError as error:
+            raise InputError(f"{entry.name} cannot be made of these options: {error}.") from error
+        except Exception as error:
+            if isinstance(error, DDUError) and not isinstance(error, FeatureError | LabelError):
+                raise
 
 
 def _write_down(comparison: Comparison, folder: Path) -> None:
@@ -134,7 +151,7 @@ def _write_down(comparison: Comparison, folder: Path) -> None:
             raise InputError(
                 f"The comparison in {folder} has {name}={was}, and this one {name}={now}: choose another folder."
             )
-    elif any(folder.iterdir()):
+    elif holds_files(folder):
         raise InputError(f"{folder} holds files that are not a comparison's: choose another folder.")
     write_json(path, here)
 

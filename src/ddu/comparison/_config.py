@@ -1,7 +1,7 @@
 """What a comparison compares: data, networks, detectors and seeds, as a value and as a file.
 
 data: mnist                # in distribution
-ood: [fashion_mnist]       # out of distribution
+ood: [fashion_mnist]       # out of distribution; cifar10_c:fog is all severities of a corruption, cifar10_c all of all
 seeds: [0]                 # every network is trained once for each
 model: resnet18            # of all networks, with
 options: {width: 0.25}     # options of ddu.create_model, and
@@ -28,6 +28,7 @@ from typing import Any, Self
 from torch import nn
 
 from ddu.comparison._catalogue import find_kind
+from ddu.comparison._ood import expand
 from ddu.detectors import BaseDetector
 from ddu.errors import InputError
 from ddu.extras import require
@@ -92,6 +93,9 @@ class Entry:
             for option in options:
                 check_name(option, known, f"The detector {kind_name!r} has no option {{name!r}}")
         network = options.pop("network", kind.method)
+        for option, value in {"network": network, "name": options.get("name", "")}.items():
+            if not isinstance(value, str):
+                raise InputError(f"The {option} of {kind_name} must be a word. Got {value!r} instead.")
         members = options.pop("members", kind.members) if kind.members > 1 else 1
         if not isinstance(members, int) or members < min(kind.members, 2):
             raise InputError(f"The members of {kind_name} must be an integer of at least 2. Got {members!r} instead.")
@@ -126,10 +130,8 @@ class Comparison:
     false_alarm_rate: float = 0.01
 
     def __post_init__(self) -> None:
-        if self.data in self.ood:
-            raise InputError(f"{self.data} is the training data, and cannot be out of distribution as well.")
         for entry in self.detectors:
-            check_name(entry.network, self.networks, f"{entry.name} asks for a network {{name!r}}, and there is none")
+            check_name(entry.network, self.networks, _no_network(entry))
         called = Counter((entry.name, self.label(entry)) for entry in self.detectors)
         (name, network), times = called.most_common(1)[0]
         if times > 1:
@@ -158,9 +160,11 @@ class Comparison:
             if not accepts(value):
                 raise InputError(f"The {key} of a comparison must be {words}. Got {value!r} instead.")
         detectors = tuple(map(Entry.parse, content["detectors"]))
+        for entry in detectors:
+            check_name(entry.network, {**METHODS, **content.get("networks", {})}, _no_network(entry))
         return cls(
             data=content["data"],
-            ood=tuple(content["ood"]),
+            ood=expand(content["ood"]),
             networks=_parse_networks(content, {entry.network for entry in detectors}),
             detectors=detectors,
             seeds=tuple(content.get("seeds", cls.seeds)),
@@ -222,6 +226,10 @@ def network_label(config: RunConfig) -> str:
     return f"{config.model}{width}{'+sn' if smooth else ''}{alone}"
 
 
+def _no_network(entry: Entry) -> str:
+    return f"{entry.name} asks for a network {{name!r}}, and there is none"
+
+
 def _parse_networks(content: Mapping[str, Any], wanted: set[str]) -> dict[str, NetworkConfig]:
     """The networks that are written, and those of the methods that detectors ask for."""
     written: Mapping[str, Any] = content.get("networks", {})
@@ -232,8 +240,11 @@ def _parse_networks(content: Mapping[str, Any], wanted: set[str]) -> dict[str, N
         keys = ("method", *(one.name for one in fields(NetworkConfig)))
         if not isinstance(asked, Mapping):
             raise InputError(f"The network {name!r} must be a mapping with {', '.join(keys)}. Got {asked!r} instead.")
-        for key in asked:
+        for key, value in asked.items():
             check_name(key, keys, f"The network {name!r} has no key {{name!r}}")
+            accepts, words = _CHECKS.get(key, (lambda value: isinstance(value, str), "a word"))
+            if not accepts(value):
+                raise InputError(f"The {key} of the network {name!r} must be {words}. Got {value!r} instead.")
         method = find_method(asked.get("method", name if name in METHODS else "ddu"))
         networks[name] = NetworkConfig(
             model=asked.get("model", content["model"]),
@@ -280,7 +291,7 @@ def _is_list_of(kind: type) -> Callable[[Any], bool]:
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "data": (lambda value: isinstance(value, str), "the name of a data set"),
     "ood": (_is_list_of(str), "a list of data sets"),
-    "seeds": (_is_list_of(int), "a list of integers"),
+    "seeds": (lambda value: _is_list_of(int)(value) and min(value) >= 0, "a list of integers of at least 0"),
     "model": (lambda value: isinstance(value, str), "the name of a network"),
     "options": (lambda value: isinstance(value, Mapping), "a mapping of options of ddu.create_model"),
     "recipe": (lambda value: isinstance(value, str | Mapping), "a recipe's name, or a mapping with name and changes"),

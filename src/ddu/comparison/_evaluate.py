@@ -4,10 +4,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddu.comparison._catalogue import KINDS, find_kind
+from ddu.comparison._catalogue import find_kind
 from ddu.comparison._config import Entry, network_label
-from ddu.comparison._networks import TrainedNetwork, by_name, load_ood
-from ddu.comparison._record import Recorder, Subject
+from ddu.comparison._networks import TrainedNetwork, by_name
+from ddu.comparison._ood import expand, load_ood
+from ddu.comparison._record import ROWS, SCORES, Recorder, Subject, folder_of
 from ddu.comparison._training import Say
 from ddu.errors import InputError
 from ddu.evaluation import Row, RowFile, latest
@@ -33,11 +34,11 @@ def evaluate(
 
     Args:
         run: The run.
-        ood: The out-of-distribution sets, by name.
-        detectors: Names of `list_detectors()`; by default ddu, softmax, energy and mahalanobis or, of a network that
-            was trained for another detector, that one.
+        ood: The out-of-distribution sets, by name; as in `Comparison`, cifar10_c:fog stands for its severities.
+        detectors: Names of `KINDS`, or of pytorch-ood; by default ddu, softmax, energy and mahalanobis or, of a network
+            that was trained for another detector, that one.
         output: The file for rows, CSV or JSON lines; by default `rows.csv` in the folder of the run. What detectors say
-            of each input goes to the folder `scores` beside it.
+            of each input goes to the folder `scores` beside it or, of a file of another name, in a folder of that name.
         data_root: Where the data is; see `ddu.data.load`.
         command: What to write down as the command that gives the rows again.
         say: Is told what is being done.
@@ -54,21 +55,22 @@ def evaluate(
     entries = [Entry.parse(name) for name in dict.fromkeys(names)]
     for entry in entries:
         entry.make(model)
-    path = Path(output or run.folder / "rows.csv")
-    config = run.config
-    recorder = Recorder(RowFile(path), path.parent / "scores", ood, config.false_alarm_rate, command=command)
+    path, config, ood = rows_file(run, output), run.config, expand(ood)
+    recorder = Recorder(RowFile(path), folder_of(path) / SCORES, ood, config.false_alarm_rate, command=command)
+    label = network_label(config)
+    subjects = [Subject(entry.name, label, config.data, config.seed, run=config.fingerprint) for entry in entries]
+    for whose in subjects:
+        recorder.check_run(whose)
     network = TrainedNetwork(run, by_name(run.load_data(root=data_root), load_ood(ood, config.data, data_root)))
-    for entry in entries:
-        whose = Subject(entry.name, network_label(config), config.data, config.seed)
+    for entry, whose in zip(entries, subjects, strict=True):
         if not recorder.is_done(whose):
             say(f"Measure {entry.name}")
-            error = recorder.record(whose, network, entry.make)
-            if error is not None:
-                say(f"Failed: {entry.name}: {error}")
-    asked = {(entry.name, network_label(config)) for entry in entries}
-    return [row for row in latest(recorder.rows.read()) if (row.detector, row.network) in asked]
+            for row in recorder.record(whose, network, entry.make):
+                say(f"Failed: {row.run}: {row.error}")
+    asked = {(entry.name, label, config.data) for entry in entries}
+    return [row for row in latest(recorder.rows.read()) if (row.detector, row.network, row.data) in asked]
 
 
-def list_detectors() -> list[str]:
-    """The names that `evaluate` and the files of `ddu compare` know."""
-    return list(KINDS)
+def rows_file(run: Run, output: str | os.PathLike[str] | None = None) -> Path:
+    """Where the rows of a run go."""
+    return run.folder / ROWS if output is None else Path(output)

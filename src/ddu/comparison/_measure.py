@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,10 +20,27 @@ from ddu.measures import entropy
 _COST_INPUTS, _COST_BATCH = 1000, 250
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What came of asking a detector.
+
+    Attributes:
+        scores: What it says of the test set and of the OoD sets, but for those that failed.
+        values: Each metric's value, by OoD set; those of None are in distribution, and the costs.
+        failures: What went wrong, by OoD set.
+    """
+
+    scores: Scores
+    values: dict[str | None, dict[str, float]]
+    failures: dict[str, Exception]
+
+
 def measure(
     detector: BaseDetector, network: TrainedNetwork | Members, *, ood: Iterable[str], false_alarm_rate: float, seed: int
-) -> tuple[Scores, dict[str, float]]:
+) -> Measured:
     """Fits and calibrates a detector, and asks it about the test set and OoD sets.
+
+    An OoD set that it cannot be asked about does not keep it from being asked about the others.
 
     Args:
         detector: The detector around the network, not fitted yet.
@@ -32,8 +50,9 @@ def measure(
         seed: Of whatever the detector draws.
 
     Returns:
-        What it says, and what it costs: training_seconds, of the network, the fit and the calibration together;
-        seconds_per_thousand and megabytes_per_thousand, of whole predictions, the network included.
+        What it says, the metrics of that, and what it costs: training_seconds, of the network, the fit and the
+        calibration together; seconds_per_thousand and megabytes_per_thousand, of whole predictions, the network
+        included.
     """
     serves = network.serves(detector)
 
@@ -51,22 +70,25 @@ def measure(
     fitting_seconds = time.perf_counter() - started
     if serves:
         fitting_seconds += sum(network.extraction_seconds[name] for name in learned_from)
-    scores = _ask(detector, batches("test"), {name: batches(name) for name in ood})
-    cost = {"training_seconds": network.training_seconds + fitting_seconds}
-    return scores, cost | measure_cost(lambda inputs: _predict(detector, inputs), _cost_inputs(network))
+    scores, failures = _ask_test(detector, batches("test")), dict[str, Exception]()
+    values: dict[str | None, dict[str, float]] = {None: scores.in_distribution_metrics()}
+    for name in ood:
+        try:
+            asked = scores.with_ood(name, _judged(_evidence(detector, batches(name))[0], detector.temperature))
+            values[name] = asked.ood_metrics(name)
+            scores = asked
+        except Exception as error:
+            failures[name] = error
+    values[None] |= {"training_seconds": network.training_seconds + fitting_seconds}
+    values[None] |= measure_cost(lambda inputs: _predict(detector, inputs), _cost_inputs(network))
+    return Measured(scores, values, failures)
 
 
-def _ask(detector: BaseDetector, test: Iterable[Any], ood: dict[str, Iterable[Any]]) -> Scores:
+def _ask_test(detector: BaseDetector, batches: Iterable[Any]) -> Scores:
     assert detector.epistemic_threshold is not None
-    evidence, labels = _evidence(detector, test)
-    return Scores(
-        logits=evidence.logits,
-        labels=labels,
-        temperature=detector.temperature,
-        threshold=detector.epistemic_threshold,
-        test=_judged(evidence, detector.temperature),
-        ood={name: _judged(_evidence(detector, batches)[0], detector.temperature) for name, batches in ood.items()},
-    )
+    evidence, labels = _evidence(detector, batches)
+    judged = _judged(evidence, detector.temperature)
+    return Scores(evidence.logits, labels, detector.temperature, detector.epistemic_threshold, judged, ood={})
 
 
 def _evidence(detector: BaseDetector, batches: Iterable[Any]) -> tuple[Evidence, Tensor]:

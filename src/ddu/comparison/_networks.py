@@ -1,8 +1,7 @@
 """Trained networks, with what they make of every set: extracted once, and shared by all detectors."""
 
-import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -92,12 +91,6 @@ class Members:
     def serves(self, detector: BaseDetector) -> bool:
         """Always: an ensemble asks for logits only."""
         return True
-
-
-def load_ood(names: Iterable[str], known: str, root: str | os.PathLike[str] | None) -> dict[str, ArrayDataset]:
-    """OoD sets by name, with the size and the normalisation of the known one."""
-    info = data.info(known, root=root)
-    return {name: data.load_ood(name, info, root=root) for name in names}
 
 
 def by_name(known: RunData, ood: Sets) -> Sets:

@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +42,7 @@ class Scores:
         threshold: Epistemic score above which an input is called out of distribution.
         test: Uncertainties of the test inputs.
         ood: Uncertainties of the inputs of each OoD set, by its name.
+        run: The fingerprint of the run whose network it is put around; empty if that is not known.
     """
 
     logits: Tensor
@@ -50,6 +51,7 @@ class Scores:
     threshold: float
     test: Judged
     ood: Mapping[str, Judged]
+    run: str = ""
 
     @property
     def probs(self) -> Tensor:
@@ -60,6 +62,10 @@ class Scores:
     def correct(self) -> Tensor:
         """Whether the prediction for each test input is right, (input,)."""
         return self.logits.argmax(1) == self.labels
+
+    def with_ood(self, name: str, judged: Judged) -> "Scores":
+        """The same, and what is said of one more OoD set."""
+        return replace(self, ood={**self.ood, name: judged})
 
     def refusal(self, ood: str | None = None) -> tuple[Tensor, Tensor]:
         """The order in which predictions are refused, and which of them are right.
@@ -90,14 +96,14 @@ class Scores:
         """Accuracy, calibration, false alarms and refusals on the test set: `IN_DISTRIBUTION_METRICS`."""
         return {
             **classification_metrics(self.logits, self.labels, self.temperature),
-            **false_alarm_metrics(-self.test.epistemic, -self.threshold),
+            **false_alarm_metrics(self.test.epistemic, self.threshold),
             **selective_metrics(*self.refusal()),
         }
 
     def ood_metrics(self, ood: str) -> dict[str, float]:
         """How an OoD set is told from the test set, and refusals on both together: `OOD_METRICS`."""
         unknown = self.ood[ood].epistemic
-        rates = false_alarm_metrics(-self.test.epistemic, -self.threshold, -unknown)
+        rates = false_alarm_metrics(self.test.epistemic, self.threshold, unknown)
         return {
             **ood_metrics(self.test.epistemic, unknown),
             "detection_rate": rates["detection_rate"],
@@ -111,6 +117,7 @@ class Scores:
             "labels": self.labels.numpy(),
             "calibration": np.array([self.temperature, self.threshold]),
             "sets": np.array(list(self.ood), dtype=np.str_),
+            "run": np.array(self.run),
         }
         for index, judged in enumerate((self.test, *self.ood.values())):
             arrays |= {f"epistemic_{index}": judged.epistemic.numpy(), f"aleatoric_{index}": judged.aleatoric.numpy()}
@@ -130,4 +137,5 @@ class Scores:
             }
             temperature, threshold = arrays["calibration"].tolist()
             logits, labels = torch.from_numpy(arrays["logits"]), torch.from_numpy(arrays["labels"])
-        return cls(logits, labels, temperature, threshold, judged.pop(None), judged)
+            run = str(arrays["run"]) if "run" in arrays else ""
+        return cls(logits, labels, temperature, threshold, judged.pop(None), judged, run)

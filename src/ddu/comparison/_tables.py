@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from statistics import fmean
 
-from ddu.evaluation import Row, Table, tabulate
+from ddu.evaluation import METRICS, Row, RowKey, Table, latest, tabulate
 
 # What is told of a comparison at a glance
 SUMMARY = ("accuracy", "ece", "auroc", "fpr95", "false_alarm_rate", "training_ratio", "inference_ratio")
@@ -28,44 +29,114 @@ _RATIOS = {"training_seconds": "training_ratio", "seconds_per_thousand": "infere
 
 
 def summarise(rows: Iterable[Row], metrics: Sequence[str] = SUMMARY) -> list[Table]:
-    """One table for each training set, of those of the metrics that were measured."""
-    rows = [*rows, *cost_ratios(rows := list(rows))]
-    measured = {row.metric for row in rows}
-    return tabulate(rows, [metric for metric in metrics if metric in measured])
+    """One table for each training set, of those of the metrics that were measured.
+
+    Several corruptions of the data have one column a severity: their mean.
+    """
+    return _tables(average_corruptions(latest(rows)), metrics)
 
 
 def to_markdown(rows: Iterable[Row]) -> str:
     """Everything that was measured, a table for each kind of question."""
-    rows = list(rows)
-    remarks = {"Refusing": _REFUSING, "Cost": _cost_remark(rows)}
     parts = []
-    for title, metrics in _SECTIONS.items():
-        tables = [table.to_markdown() for table in summarise(rows, metrics)]
-        parts += [f"## {title}", *([remarks[title]] if title in remarks else []), *tables]
+    for title, remark, tables in _sections(rows):
+        parts += [f"## {title}", *([remark] if remark else []), *(table.to_markdown() for table in tables)]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
+def to_latex(rows: Iterable[Row]) -> str:
+    """The tables of `to_markdown` as `tabular`s for the package `booktabs`."""
+    parts = []
+    for title, remark, tables in _sections(rows):
+        words = "\n".join(f"% {line}" for line in (title, remark) if line)
+        parts += [words, *(table.to_latex() for table in tables)]
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def to_csv(rows: Iterable[Row]) -> str:
+    """Every metric of every set, each corruption at each severity among them, a line each."""
+    tables = [table.to_csv().splitlines(keepends=True) for table in _tables(latest(rows), [*METRICS])]
+    return "".join([*tables[0][:1], *(line for table in tables for line in table[1:])]) if tables else ""
+
+
+def _sections(rows: Iterable[Row]) -> list[tuple[str, str, list[Table]]]:
+    """Title, remark and tables of each kind of question."""
+    rows = list(rows)
+    remarks = {"Refusing": _REFUSING, "Cost": _cost_remark(rows)}
+    return [(title, remarks.get(title, ""), summarise(rows, metrics)) for title, metrics in _SECTIONS.items()]
+
+
+def _tables(rows: Sequence[Row], metrics: Sequence[str]) -> list[Table]:
+    rows = _with_ratios(rows)
+    measured = {row.metric for row in rows}
+    return tabulate(rows, [metric for metric in metrics if metric in measured])
+
+
+def average_corruptions(rows: Iterable[Row]) -> list[Row]:
+    """Rows of several corruptions as rows of their mean at each severity; other rows stay as they are.
+
+    A mean is that of all corruptions. Where one of them failed, there is none, and the failures stay.
+    """
+    rows = list(rows)
+    corruptions = dict[tuple[str, int | None], set[str | None]]()
+    for row in rows:
+        if row.severity is not None:
+            corruptions.setdefault((row.data, row.severity), set()).add(row.ood)
+    found, values = dict[RowKey, Row](), dict[RowKey, list[float]]()
+    for row in rows:
+        count = len(corruptions.get((row.data, row.severity), ()))
+        mean = replace(row, ood=f"{count} corruptions")
+        if count < 2:
+            found[row.key] = row
+        elif row.value is None:
+            earlier = [found[mean.key].error] if mean.key in found else []
+            found[mean.key] = replace(mean, error="; ".join([*map(str, earlier), f"{row.ood}: {row.error}"]))
+        else:
+            values.setdefault(mean.key, []).append(row.value)
+            if len(values[mean.key]) == count:
+                found[mean.key] = replace(mean, value=fmean(values[mean.key]))
+    return list(found.values())
+
+
 def cost_ratios(rows: Iterable[Row]) -> list[Row]:
-    """Seconds of training and of inference, divided by those of the reference with the same seed."""
+    """Seconds of training and of inference, divided by those of the reference with the same data and seed."""
     rows = [row for row in rows if row.metric in _RATIOS and row.value is not None]
-    reference = _reference(rows)
-    unit = {(row.metric, row.seed): row.value for row in rows if (row.detector, row.network) == reference}
+    references = _references(rows)
+    unit = {
+        (row.metric, row.data, row.seed): row.value
+        for row in rows
+        if (row.detector, row.network) == references[row.data]
+    }
     return [
         replace(row, metric=_RATIOS[row.metric or ""], value=row.value / one)
         for row in rows
-        if row.value is not None and (one := unit.get((row.metric, row.seed)))
+        if row.value is not None and (one := unit.get((row.metric, row.data, row.seed)))
     ]
 
 
-def _reference(rows: Iterable[Row]) -> tuple[str, str] | None:
-    """Whose costs are 1: the softmax or, where it was not measured, the detector that comes first."""
-    measured = [(row.detector, row.network) for row in rows]
-    return next((one for one in measured if one[0] == "softmax"), next(iter(measured), None))
+def _with_ratios(rows: Sequence[Row]) -> list[Row]:
+    """Each ratio right after what it was worked out from: at the end it would make later failures good."""
+    ratios = {row.key: row for row in cost_ratios(rows)}
+    found: list[Row] = []
+    for row in rows:
+        ratio = ratios.get(row.key._replace(metric=_RATIOS.get(row.metric or "")))
+        found += [row] if ratio is None else [row, ratio]
+    return found
+
+
+def _references(rows: Iterable[Row]) -> dict[str, tuple[str, str]]:
+    """Whose costs are 1 on each training set: the softmax or, where it was not measured, what comes first."""
+    measured: dict[str, list[tuple[str, str]]] = {}
+    for row in rows:
+        measured.setdefault(row.data, []).append((row.detector, row.network))
+    return {data: next((one for one in ones if one[0] == "softmax"), ones[0]) for data, ones in measured.items()}
 
 
 def _cost_remark(rows: Iterable[Row]) -> str:
-    reference = _reference(row for row in rows if row.metric in _RATIOS)
-    one = f" A ratio of 1 is the cost of {reference[0]} on {reference[1]}." if reference else ""
+    references = _references(row for row in rows if row.metric in _RATIOS)
+    where = {data: f", trained on {data}" for data in references} if len(references) > 1 else {}
+    costs = [f"{detector} on {network}{where.get(data, '')}" for data, (detector, network) in references.items()]
+    one = f" A ratio of 1 is the cost of {'; of '.join(costs)}." if costs else ""
     return (
         f"Training is that of all networks, the fit and the calibration together; inference includes the network.{one}"
     )

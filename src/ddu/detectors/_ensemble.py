@@ -17,7 +17,7 @@ from ddu.errors import ArtifactError, InputError
 from ddu.features import FeatureBatch, LogitsTap, unwrapped
 from ddu.measures import expected_entropy, log_mean_softmax, mutual_information, predictive_entropy
 
-Score = Literal["mutual_information", "predictive_entropy"]
+Score = Literal["mutual_information", "predictive_entropy", "expected_entropy"]
 
 
 class Decomposition(NamedTuple):
@@ -67,8 +67,8 @@ class Ensemble(BaseDetector):
 
     Args:
         models: The members: classifiers that return logits for the same classes.
-        score: "mutual_information", the disagreement alone, or "predictive_entropy", the entropy of the mean, which is
-            also high where all members find an input ambiguous.
+        score: "mutual_information", the disagreement alone; "predictive_entropy", the entropy of the mean, which is
+            also high where all members find an input ambiguous; or "expected_entropy", the part that is ambiguity.
         class_names: Names for the classes, for printing.
 
     >>> models = [nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)]
@@ -90,20 +90,24 @@ class Ensemble(BaseDetector):
     ):
         if score not in get_args(Score):
             raise InputError(
-                "The 'score' parameter of Ensemble must be 'mutual_information' or 'predictive_entropy'. "
-                f"Got {score!r} instead."
+                "The 'score' parameter of Ensemble must be 'mutual_information', 'predictive_entropy' or "
+                f"'expected_entropy'. Got {score!r} instead."
             )
         super().__init__(EnsembleTap(as_members(models)), class_names)
         self.score: Score = score
 
     def decompose(self, x: Any) -> Decomposition:
         """The entropy of the mean prediction, and its parts: that of the members, and their disagreement."""
-        logits = self.tap.member_logits(self.tap(x))
-        return Decomposition(predictive_entropy(logits), expected_entropy(logits), mutual_information(logits))
+        return self._decompose(self.tap(x))
 
     def _evidence(self, batch: FeatureBatch) -> Evidence:
-        measure = mutual_information if self.score == "mutual_information" else predictive_entropy
-        return Evidence(batch.logits, measure(self.tap.member_logits(batch).double()).float())
+        return Evidence(batch.logits, getattr(self._decompose(batch), self.score))
+
+    def _decompose(self, batch: FeatureBatch) -> Decomposition:
+        # In double precision: where members agree, the mutual information is a small difference of large numbers
+        logits = self.tap.member_logits(batch).double()
+        parts = predictive_entropy(logits), expected_entropy(logits), mutual_information(logits)
+        return Decomposition(*(part.float() for part in parts))
 
     def _options(self) -> dict[str, Any]:
         return {"score": self.score}

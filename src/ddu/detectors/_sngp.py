@@ -55,6 +55,10 @@ class SNGP(BaseDetector):
             raise InputError(
                 f"The 'method' parameter of SNGP must be 'monte_carlo' or 'mean_field'. Got {method!r} instead."
             )
+        if not isinstance(samples, int) or samples < 1:
+            raise InputError(
+                f"The 'samples' parameter of SNGP must be an integer of at least 1. Got {samples!r} instead."
+            )
         head = find_layer(model, GaussianProcessHead, 'ddu.create_model(..., head="sngp")')
         super().__init__(FeatureTap(model, {"kind": "output", "layer": f"{head}.features".lstrip(".")}), class_names)
         self.method: Method = method

@@ -86,29 +86,27 @@ def selective_metrics(uncertainty: Tensor, correct: Tensor) -> dict[str, float]:
     }
 
 
-def false_alarm_metrics(
-    in_log_density: Tensor, threshold: float, out_log_density: Tensor | None = None
-) -> dict[str, float]:
-    """What a calibrated threshold really does: inputs whose log-density is below it are called out of distribution.
+def false_alarm_metrics(in_scores: Tensor, threshold: float, out_scores: Tensor | None = None) -> dict[str, float]:
+    """What a calibrated threshold really does: inputs whose uncertainty is above it are called out of distribution.
 
     Args:
-        in_log_density: Log-densities of in-distribution inputs that the threshold was not calibrated on, (n,).
+        in_scores: Uncertainties of in-distribution inputs that the threshold was not calibrated on, (n,).
         threshold: The threshold.
-        out_log_density: Log-densities of out-of-distribution inputs, (m,).
+        out_scores: Uncertainties of out-of-distribution inputs, (m,).
 
     Returns:
         false_alarm_rate, the share of iD inputs that are called OoD; with OoD inputs also detection_rate, their share.
     """
-    rates = {"false_alarm_rate": _share_below(in_log_density, threshold)}
-    if out_log_density is not None:
-        rates["detection_rate"] = _share_below(out_log_density, threshold)
+    rates = {"false_alarm_rate": _share_above(in_scores, threshold)}
+    if out_scores is not None:
+        rates["detection_rate"] = _share_above(out_scores, threshold)
     return rates
 
 
-def _share_below(log_density: Tensor, threshold: float) -> float:
-    if log_density.numel() == 0 or log_density.isnan().any():
+def _share_above(scores: Tensor, threshold: float) -> float:
+    if scores.numel() == 0 or scores.isnan().any():
         raise InputError(
-            f"A rate needs log-densities that are not NaN, at least one. Got {log_density.numel()}, of which "
-            f"{int(log_density.isnan().sum())} are NaN."
+            f"A rate needs scores that are not NaN, at least one. Got {scores.numel()}, of which "
+            f"{int(scores.isnan().sum())} are NaN."
         )
-    return float((log_density.double() < threshold).double().mean())
+    return float((scores.double() > threshold).double().mean())

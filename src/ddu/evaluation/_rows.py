@@ -1,15 +1,11 @@
 """Results as typed rows: one measured value, or one run that failed."""
 
-import platform
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal, NamedTuple, Self
 
-import numpy as np
-import torch
-
-from ddu._version import __version__
+from ddu import files
 from ddu.errors import InputError
 
 Status = Literal["ok", "failed"]
@@ -91,10 +87,21 @@ class Row:
         """What was measured: rows with the same key answer the same question."""
         return RowKey(*(getattr(self, name) for name in RowKey._fields))
 
+    @property
+    def run(self) -> str:
+        """Whose value or failure it is, in words.
+
+        >>> Row.failed("no data", detector="ddu", network="lenet", data="mnist", seed=0, ood="svhn").run
+        'ddu on lenet against svhn, seed 0'
+        """
+        against = f" against {self.ood}" if self.ood else ""
+        severity = f" severity {self.severity}" if self.severity is not None else ""
+        return f"{self.detector} on {self.network}{against}{severity}, seed {self.seed}"
+
 
 def versions() -> str:
     """The software that rows are measured with, for their `versions` column."""
-    return f"ddu {__version__}, python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
+    return ", ".join(f"{name} {version}" for name, version in files.versions().items())
 
 
 def latest(rows: Iterable[Row]) -> list[Row]:

@@ -8,7 +8,6 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from ddu.evaluation._metrics import Metric
-from ddu.evaluation._rows import Row
 from ddu.extras import require
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ def notes(table: "Table") -> list[str]:
         lines.append("Bold: the best. Underlined: the best with a single network.")
     if any(entry.paper for entry in entries):
         lines.append("In brackets: the paper's figure, mean ± standard error.")
-    return lines + [f"Failed: {_run(row)}: {' '.join((row.error or '').split())}" for row in table.failures]
+    return lines + [f"Failed: {row.run}: {' '.join((row.error or '').split())}" for row in table.failures]
 
 
 @dataclass(frozen=True)
@@ -141,12 +140,6 @@ def _begins_section(table: "Table") -> list[bool]:
     """Whether a line is the first of those with a single network, or of the ensembles."""
     kinds = [line.deterministic for line in table.lines]
     return [i == 0 or kind != kinds[i - 1] for i, kind in enumerate(kinds)]
-
-
-def _run(row: Row) -> str:
-    against = f" against {row.ood}" if row.ood else ""
-    severity = f" severity {row.severity}" if row.severity is not None else ""
-    return f"{row.detector} on {row.network}{against}{severity}, seed {row.seed}"
 
 
 _LATEX = {

@@ -6,6 +6,7 @@ original at the top. The classes take `Layers`, the callables they build themsel
 
 from ddu.models._base import Classifier as Classifier
 from ddu.models._factory import create_model as create_model
+from ddu.models._factory import takes_images as takes_images
 from ddu.models._layers import Layers as Layers
 from ddu.models._registry import list_models as list_models
 from ddu.models.densenet import DenseNet as DenseNet
@@ -26,4 +27,5 @@ __all__ = [
     "WideResNet",
     "create_model",
     "list_models",
+    "takes_images",
 ]

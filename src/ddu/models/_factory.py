@@ -113,6 +113,11 @@ def create_model(
     return model
 
 
+def takes_images(name: str) -> bool:
+    """Whether the network of that name takes images; the others take vectors."""
+    return "in_channels" in _options_of(find_model(name)[0].network)
+
+
 def _options_of(network: Callable[..., nn.Module]) -> list[str]:
     """The keyword arguments that a network or head has of its own, besides those that all of them have."""
     parameters = inspect.signature(network).parameters.values()

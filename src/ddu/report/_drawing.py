@@ -89,6 +89,17 @@ def legend_beside(axes: "Axes", title: str | None = None) -> None:
     axes.legend(title=title, loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=9, alignment="left")
 
 
+def numbers(name: str, values: Tensor) -> np.ndarray:
+    """The values as an array, refused if there are none, or some that are no numbers."""
+    array = values.detach().double().cpu().numpy()
+    if array.size == 0 or np.isnan(array).any():
+        raise InputError(
+            f"A histogram needs numbers, at least one a set. {name!r} has {array.size}, of which "
+            f"{int(np.isnan(array).sum())} are NaN."
+        )
+    return array
+
+
 def finite(name: str, values: Tensor) -> np.ndarray:
     """The values as an array, refused if there is nothing to draw."""
     array = values.detach().double().cpu().numpy()

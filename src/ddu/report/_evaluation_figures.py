@@ -26,10 +26,10 @@ from ddu.report._drawing import (
     draw_histograms,
     dress,
     empty_panel,
-    finite,
     legend_above,
     legend_beside,
     line_style,
+    numbers,
 )
 
 if TYPE_CHECKING:
@@ -46,13 +46,18 @@ def score_histogram(scores: Mapping[str, Tensor], label: str = "uncertainty") ->
     """Scores of each set. The first is in distribution and sets the scale: what lies far out is cut, and counted.
 
     Args:
-        scores: Name of each set, and the scores of its inputs, (input,).
+        scores: Name of each set, and the scores of its inputs, (input,). Infinite ones lie further out than all others.
         label: What the score is.
     """
-    values = {name: finite(name, score) for name, score in scores.items()}
-    known, everything = next(iter(values.values())), np.concatenate(list(values.values()))
+    values = {name: numbers(name, score) for name, score in scores.items()}
+    everything = np.concatenate(list(values.values()))
+    seen = everything[np.isfinite(everything)]
+    if not seen.size:
+        seen = np.zeros(1)
+    known = next(iter(values.values()))
+    known = known[np.isfinite(known)] if np.isfinite(known).any() else seen
     reach = _TAIL * (known.max() - known.min() or 1.0)
-    low, high = max(everything.min(), known.min() - reach), min(everything.max(), known.max() + reach)
+    low, high = max(seen.min(), known.min() - reach), min(seen.max(), known.max() + reach)
     cut = int(((everything < low) | (everything > high)).sum())
     note = f"\n{cut:,} of {len(everything):,} further out, in the outermost bars" if cut else ""
     figure, axes = empty_panel(f"{label}{note}", "share of the set")
@@ -162,7 +167,7 @@ def corruption_figure(rows: Iterable[Row], metric: str = "auroc") -> "Figure":
         axes.errorbar(
             list(points),
             [point.mean for point in points.values()],
-            yerr=[point.standard_error or 0.0 for point in points.values()],
+            yerr=[point.standard_error or 0.0 for point in points.values()] if seeds > 1 else None,
             label=f"{name} ({failed} failed)" if failed else name,
             capsize=2,
             **line_style(index),
