@@ -38,7 +38,8 @@ def evaluate(
 
     Each is fitted and calibrated on the data of the run, and asked about its test set and the OoD sets: how well they
     are told apart, how right and how well calibrated predictions are, how many false alarms there are, and what it
-    costs. Rows that are in the file are not measured again. Tables and figures are written beside it.
+    costs. Rows that are in the file are not measured again. Tables and figures are written beside rows.csv, those of
+    another NAME.csv to the folder NAME.
 
     For example
 
