@@ -249,9 +249,9 @@ def test_rows_that_cannot_be_compared_are_refused():
     )
 
 
-def test_sixteen_lines_are_told_apart():
-    styles = {(style["color"], str(style["linestyle"])) for style in map(line_style, range(16))}
-    assert len(styles) == 16
+def test_two_dozen_lines_are_told_apart():
+    styles = {(style["color"], str(style["linestyle"])) for style in map(line_style, range(24))}
+    assert len(styles) == 24
 
 
 def test_every_figure_can_stand_in_a_page():

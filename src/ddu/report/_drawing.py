@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Readable on white and on black, and told apart without colour by their lines
-COLOURS = ("#2f7fc1", "#d99000", "#c0447f", "#3f9b6b")
+COLOURS = ("#2f7fc1", "#d99000", "#c0447f", "#3f9b6b", "#7f7f7f", "#7a5bc0")
 _DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))
 _BINS = 36
 
@@ -48,9 +48,9 @@ def _write_number(value: float, _: object) -> str:
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """Colour and dashes of the line with this number; the first sixteen differ."""
-    count = len(COLOURS)
-    return {"color": COLOURS[index % count], "linestyle": _DASHES[(index + index // count) % count], "linewidth": 1.6}
+    """Colour and dashes of the line with this number; the first twenty-four differ."""
+    turn, colour = divmod(index, len(COLOURS))
+    return {"color": COLOURS[colour], "linestyle": _DASHES[(index + turn) % len(_DASHES)], "linewidth": 1.6}
 
 
 def draw_histograms(axes: "Axes", values: Mapping[str, np.ndarray], low: float, high: float) -> None:
@@ -89,23 +89,13 @@ def legend_beside(axes: "Axes", title: str | None = None) -> None:
     axes.legend(title=title, loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=9, alignment="left")
 
 
-def numbers(name: str, values: Tensor) -> np.ndarray:
-    """The values as an array, refused if there are none, or some that are no numbers."""
+def numbers(name: str, values: Tensor, *, infinite: bool = False) -> np.ndarray:
+    """The values as an array; none at all, those that are no numbers, and infinite ones unless told are refused."""
     array = values.detach().double().cpu().numpy()
-    if array.size == 0 or np.isnan(array).any():
+    bad = int((np.isnan(array) if infinite else ~np.isfinite(array)).sum())
+    if array.size == 0 or bad:
         raise InputError(
-            f"A histogram needs numbers, at least one a set. {name!r} has {array.size}, of which "
-            f"{int(np.isnan(array).sum())} are NaN."
-        )
-    return array
-
-
-def finite(name: str, values: Tensor) -> np.ndarray:
-    """The values as an array, refused if there is nothing to draw."""
-    array = values.detach().double().cpu().numpy()
-    if array.size == 0 or not np.isfinite(array).all():
-        raise InputError(
-            f"A histogram needs finite values, at least one a set. {name!r} has {array.size}, "
-            f"of which {int((~np.isfinite(array)).sum())} are NaN or infinite."
+            f"A histogram needs {'numbers' if infinite else 'finite values'}, at least one a set. {name!r} has "
+            f"{array.size}, of which {bad} are {'NaN' if infinite else 'NaN or infinite'}."
         )
     return array

@@ -49,7 +49,7 @@ def score_histogram(scores: Mapping[str, Tensor], label: str = "uncertainty") ->
         scores: Name of each set, and the scores of its inputs, (input,). Infinite ones lie further out than all others.
         label: What the score is.
     """
-    values = {name: numbers(name, score) for name, score in scores.items()}
+    values = {name: numbers(name, score, infinite=True) for name, score in scores.items()}
     everything = np.concatenate(list(values.values()))
     seen = everything[np.isfinite(everything)]
     if not seen.size:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from ddu.report._drawing import draw_histograms, empty_panel, finite, legend_above
+from ddu.report._drawing import draw_histograms, empty_panel, legend_above, numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ def entropy_histogram(entropies: Mapping[str, Tensor], threshold: float, num_cla
         threshold: Where ambiguity begins.
         num_classes: Its logarithm is the largest entropy there is.
     """
-    values = {name: finite(name, entropy) for name, entropy in entropies.items()}
+    values = {name: numbers(name, entropy) for name, entropy in entropies.items()}
     figure, axes = empty_panel("softmax entropy in nats", "share of the set")
     draw_histograms(axes, values, 0.0, math.log(num_classes))
     _mark(axes, threshold, f"ambiguous above {threshold:.2f}", towards="right")
@@ -42,7 +42,7 @@ def density_histogram(log_densities: Mapping[str, Tensor], threshold: float) -> 
         log_densities: Name of each set, and the log-densities of its inputs, (input,).
         threshold: Where the known ends.
     """
-    values = {name: finite(name, log_density) for name, log_density in log_densities.items()}
+    values = {name: numbers(name, log_density) for name, log_density in log_densities.items()}
     everything = np.concatenate(list(values.values()))
     high = max(float(everything.max()), threshold)
     low = _rounded(threshold - _TAIL * (high - threshold))
