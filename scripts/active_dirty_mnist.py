@@ -64,6 +64,12 @@ def print_row(cells: Iterable[str]) -> None:
     print(f"| {' | '.join(cells)} |", flush=True)
 
 
+def summed_up(values: Iterable[float]) -> str:
+    """Mean ± standard error."""
+    found = mean_and_standard_error(values)
+    return f"{found.mean:.3f} ± {found.standard_error:.3f}"
+
+
 def main() -> None:
     """Prints both tables, mean ± standard error over seeds."""
     points = [point for point in RowFile(ROWS, CurvePoint).read() if point.acquisition in ACQUISITIONS]
@@ -73,16 +79,13 @@ def main() -> None:
     print_row(["---", *["---:"] * len(LABELS)])
     for name in ACQUISITIONS:
         found = [ambiguous_is_unknown(curve) for curve in curves if curve[0].acquisition == name]
-        cells = [mean_and_standard_error(one[labels] for one in found) for labels in LABELS]
-        print_row([name, *(f"{cell.mean:.2f} ± {cell.standard_error:.2f}" for cell in cells)])
+        print_row([name, *(summed_up(one[labels] for one in found) for labels in LABELS)])
     print()
     print_row([f"{MORE_LABELS} labels more", *(f"{epochs} epochs" for epochs in EPOCHS)])
     print_row(["---", *["---:"] * len(EPOCHS)])
     for kind, ambiguous in (("clean", False), ("ambiguous", True)):
-        cells = [
-            mean_and_standard_error(worth(epochs, seed, ambiguous=ambiguous) for seed in SEEDS) for epochs in EPOCHS
-        ]
-        print_row([kind, *(f"{100 * cell.mean:.1f} ± {100 * cell.standard_error:.1f} %" for cell in cells)])
+        accuracies = ([worth(epochs, seed, ambiguous=ambiguous) for seed in SEEDS] for epochs in EPOCHS)
+        print_row([kind, *map(summed_up, accuracies)])
 
 
 if __name__ == "__main__":
