@@ -117,6 +117,8 @@ def _report(console: Console, file: RowFile[CurvePoint], output: Path, data: str
     table = curve_table(points)
     write_bytes(output / f"active_{data}.md", table.to_markdown().encode())
     shown = plain_table(table.title, *table.heading)
+    for column in shown.columns[:2]:
+        column.no_wrap = True  # names; numbers may take two lines
     for row in table.rows:
         shown.add_row(*row)
     console.print(shown)
