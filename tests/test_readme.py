@@ -46,8 +46,10 @@ def test_the_numbers_are_the_demos(demo: DemoResult) -> None:
     shown = re.findall(table, README)
     assert [name for name, _ in shown] == [name for name, _ in measured]
     for (name, value), (_, other) in zip(measured, shown, strict=True):
-        # The same on one machine; another kind of processor rounds otherwise from the first training step on
-        assert float(value) == pytest.approx(float(other), abs=0.03), name
+        # The same on one machine; another kind of processor rounds otherwise from the first training step on. What a
+        # softmax makes of photographs is extrapolation, on which trainings differ most: 0.78 and 0.83 on two processors
+        tolerance = 0.1 if name == "AUROC of entropy, photographs against all digits" else 0.03
+        assert float(value) == pytest.approx(float(other), abs=tolerance), name
 
 
 def test_links_and_pictures_exist() -> None:
