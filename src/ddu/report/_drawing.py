@@ -85,7 +85,7 @@ def legend_beside(axes: "Axes", title: str | None = None) -> None:
     assert figure is not None
     width, height = figure.get_size_inches()
     # In inches: a character of the legend, a line of it, and what surrounds both
-    figure.set_size_inches(width + 0.6 + 0.076 * max(map(len, names)), max(height, 0.8 + 0.19 * len(names)))
+    figure.set_size_inches(width + 0.6 + 0.084 * max(map(len, names)), max(height, 0.8 + 0.19 * len(names)))
     axes.legend(title=title, loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=9, alignment="left")
 
 
