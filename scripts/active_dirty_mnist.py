@@ -19,7 +19,7 @@ from ddu.evaluation import RowFile
 from ddu.metrics import auroc, mean_and_standard_error
 
 ROWS = Path(__file__).parents[1] / "results/active_dirty_mnist.csv"
-ACQUISITIONS = ("density", "entropy")
+ACQUISITIONS = ("density", "entropy", "ensemble_mi", "ensemble_pe")
 LABELS = (20, 60, 100, 180, 300)
 AMBIGUOUS = 3000
 MORE_LABELS = 280
