@@ -836,3 +836,22 @@ def test_distances_belong_to_the_log_densities_and_are_differentiable(covariance
     point = z[:3].clone().requires_grad_()
     assert torch.autograd.gradcheck(density.mahalanobis, (point,))
     assert torch.autograd.gradcheck(density.background_mahalanobis, (point,))
+
+
+def test_far_along_a_nearly_degenerate_direction_classes_and_background_cancel():
+    random = np.random.default_rng(0)
+    spread = np.array([1.0, 1.0, 1.0, 1e-2])  # the classes differ in the first three only
+    labels = np.arange(600) % 3
+    z = spread * random.standard_normal((600, 4)) + 5 * np.eye(4)[labels] * [1, 1, 1, 0]
+    density = GaussianDensity("shared", shrinkage=None, background=True).fit(z, labels)
+    far = torch.tensor([[0.0, 0.0, 0.0, 50.0]], dtype=torch.float64)
+
+    means = np.stack([z[labels == c].mean(0) for c in range(3)])
+    within = sum((z[labels == c] - means[c]).T @ (z[labels == c] - means[c]) for c in range(3)) / (600 - 3)
+    total = np.cov(z.T)
+    nearest = min(float((far.numpy()[0] - m) @ np.linalg.solve(within, far.numpy()[0] - m)) for m in means)
+    centre = far.numpy()[0] - z.mean(0)
+    difference = nearest - float(centre @ np.linalg.solve(total, centre))
+    # Either distance is some 2.5e7 and shifts by a few thousandths of it; unlike ridges would show in the difference
+    found = float(density.mahalanobis(far).amin() - density.background_mahalanobis(far)[0])
+    assert found == pytest.approx(difference, rel=0.02)

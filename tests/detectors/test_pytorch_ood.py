@@ -96,9 +96,8 @@ def test_ours_and_theirs_of_one_method_agree(model):
         ours.fit([TRAIN])
         adapted = from_pytorch_ood(name, model).fit([TRAIN])
         mine, others = (auroc(d.predict(NEW[0]).epistemic, d.predict(FAR).epistemic) for d in (ours, adapted))
-        # RMD is a small difference of large distances: that theirs inverts in single precision shows in it, and that
-        # ours regularises either covariance by its own scale; by how much depends on the processor's rounding
-        assert mine == pytest.approx(others, abs=1.5e-2 if name == "RMD" else 1e-3), name
+        # theirs inverts in single precision, and RMD is a small difference of large distances
+        assert mine == pytest.approx(others, abs=6e-3 if name == "RMD" else 1e-3), name
 
 
 def test_a_typo_is_answered_with_the_closest_names(model):

@@ -376,21 +376,28 @@ def _factorise(density: GaussianDensity) -> _Factors:
         moments = transform.moments(moments)
     _warn_of_few_samples(density, moments)
 
-    def scorer_for(covariance: Covariance, moments: ClassMoments, log_prior: Tensor) -> tuple[Scorer, Blend]:
+    def scorer_for(
+        covariance: Covariance, moments: ClassMoments, log_prior: Tensor, ridge: float | None = None
+    ) -> tuple[Scorer, Blend]:
         coefficients = blend(
             *summarise(covariance, moments),
             density.shrinkage,
             shared=covariance == "shared",
             prior_samples={"diagonal": 1, "low_rank": density.rank}.get(covariance, moments.dim),
-            regularization=density.regularization,
+            regularization=density.regularization if ridge is None else 0.0,
         )
+        if ridge is not None:
+            # The same for classes and background: where both are degenerate, their distances must cancel
+            coefficients = replace(coefficients, ridge=coefficients.ridge + ridge, regularization=ridge)
         return make_scorer(covariance, moments, coefficients, log_prior, density.rank), coefficients
 
     scorer, coefficients = scorer_for(density.covariance, moments, density.log_prior_)
     background = None
     if density.background:
         everything = moments.total()
-        background, _ = scorer_for(density.covariance, everything, torch.zeros_like(everything.mean[:, 0]))
+        background, _ = scorer_for(
+            density.covariance, everything, torch.zeros_like(everything.mean[:, 0]), coefficients.regularization
+        )
     return _Factors(moments, coefficients, transform, scorer, background)
 
 
