@@ -1,11 +1,12 @@
 # `make demo` and `make test` set up everything they need in .venv; nothing outside this folder is touched.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format benchmark readme pins clean
+.PHONY: help demo test test-slow check format benchmark readme pins clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.7
 READY := $(VENV)/.ready
+PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile
 
 help:  ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -13,8 +14,11 @@ help:  ## List the targets
 demo: $(READY)  ## Train, fit, calibrate and judge: the whole method on embedded data, in about a minute
 	$(BIN)/ddu demo
 
-test: $(READY)  ## Run the tests
-	$(BIN)/pytest -q
+test: $(READY)  ## Run the tests, in random order, on two cores
+	$(PYTEST) -m "not slow"
+
+test-slow: $(READY)  ## Run the slow tier: killed processes, second ranks, whole trainings
+	$(PYTEST) -m slow
 
 check: $(READY)  ## Formatter, linter, type checker, import contract
 	$(BIN)/ruff format --check .

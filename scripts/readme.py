@@ -2,13 +2,12 @@
 
     make readme
 
-Runs the demo with seed 0 in a temporary folder, then the README's own code beside it.
+Runs the demo with five seeds in a temporary folder, then the README's own code beside the first. Takes a few minutes.
 """
 
 import contextlib
 import io
 import json
-import os
 import re
 import tempfile
 from pathlib import Path
@@ -19,6 +18,7 @@ from ddu.demo import load_network, run_demo
 from ddu.report import density_histogram, entropy_histogram
 
 ROOT = Path(__file__).parents[1]
+SEEDS = range(5)
 
 
 def code_blocks(text: str, language: str) -> list[str]:
@@ -34,24 +34,32 @@ def run_code(code: str, folder: Path) -> str:
     return printed.getvalue().rstrip() + "\n"
 
 
-def score_table(metrics: Path) -> str:
-    """The demo's numbers as Markdown."""
+def score_rows(metrics: Path) -> dict[str, float]:
+    """The numbers of one demo that the README shows."""
     scores = json.loads(metrics.read_text())["scores"]
     photos, doubt = scores["photos_vs_digits"], scores["ambiguous_vs_clean"]
-    rows = [
-        ("accuracy on clean test digits", scores["accuracy_clean"]),
-        ("accuracy on ambiguous ones, whose label is a draw", scores["accuracy_ambiguous"]),
-        ("the best possible there", scores["accuracy_ambiguous_best"]),
-        ("expected calibration error, clean and ambiguous, as trained", scores["ece_uncalibrated"]),
-        ("the same with temperature", scores["ece"]),
-        ("the same if it were perfect, from the number of samples alone", scores["ece_by_chance"]),
-        ("AUROC of entropy, photographs against all digits", photos["entropy"]),
-        ("**AUROC of density, photographs against all digits**", photos["density"]),
-        ("AUROC of entropy, ambiguous against clean digits", doubt["entropy"]),
-        ("clean and ambiguous digits called out of distribution, where 0.01 was allowed", scores["false_alarm_rate"]),
-        ("photographs called out of distribution", scores["verdicts"]["photos"]["out_of_distribution"]),
-    ]
-    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value:.3f} |" for name, value in rows)]) + "\n"
+    return {
+        "accuracy on clean test digits": scores["accuracy_clean"],
+        "accuracy on ambiguous ones, whose label is a draw": scores["accuracy_ambiguous"],
+        "the best possible there": scores["accuracy_ambiguous_best"],
+        "expected calibration error, clean and ambiguous, as trained": scores["ece_uncalibrated"],
+        "the same with temperature": scores["ece"],
+        "the same if it were perfect, from the number of samples alone": scores["ece_by_chance"],
+        "AUROC of entropy, photographs against all digits": photos["entropy"],
+        "**AUROC of density, photographs against all digits**": photos["density"],
+        "AUROC of entropy, ambiguous against clean digits": doubt["entropy"],
+        "clean and ambiguous digits called out of distribution, where 0.01 was allowed": scores["false_alarm_rate"],
+        "photographs called out of distribution": scores["verdicts"]["photos"]["out_of_distribution"],
+    }
+
+
+def score_table(demos: list[dict[str, float]]) -> str:
+    """The numbers of the first demo, and the range of all of them, as Markdown."""
+    rows = []
+    for name, value in demos[0].items():
+        values = [demo[name] for demo in demos]
+        rows.append(f"| {name} | {value:.3f} | {min(values):.3f} to {max(values):.3f} |")
+    return "\n".join([f"| | seed 0 | seeds 0 to {len(demos) - 1} |", "|---|---|---|", *rows]) + "\n"
 
 
 def draw(folder: Path, picture: Path) -> None:
@@ -83,12 +91,12 @@ def main() -> None:
     readme = ROOT / "README.md"
     text = readme.read_text()
     with tempfile.TemporaryDirectory() as folder:
-        result = run_demo(os.path.join(folder, "demo"), seed=0)
+        demos = [run_demo(Path(folder, f"demo{seed or ''}"), seed=seed) for seed in SEEDS]
         printed = run_code(code_blocks(text, "python")[0], Path(folder))
         draw(Path(folder, "demo"), ROOT / "docs/images/demo.png")
-        table = score_table(result.metrics)
+        table = score_table([score_rows(demo.metrics) for demo in demos])
     text = re.sub(r"```text\n.*?```", lambda _: f"```text\n{printed}```", text, count=1, flags=re.DOTALL)
-    text = re.sub(r"(With `--seed 0`:\n\n).*?\n(?=\n## )", lambda m: m[1] + table, text, flags=re.DOTALL)
+    text = re.sub(r"(`make readme`:\n\n).*?\n(?=\n## )", lambda m: m[1] + table, text, flags=re.DOTALL)
     readme.write_text(text)
 
 

@@ -1,12 +1,44 @@
-"""Fixtures for all tests."""
+"""Fixtures for all tests, and the state that each of them starts from."""
 
 import os
+import random
+import signal
+import zlib
 from pathlib import Path
 
-# Before torch is imported, here and in child processes: on arrays this small a second thread only waits for the first
-os.environ["OMP_NUM_THREADS"] = "1"
+# Before torch is imported, here and in child processes: two workers share two cores, so each has one thread, and one
+# that waits for another sleeps
+os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
+import numpy as np
 import pytest
+import torch
+
+# A shell that starts the tests in the background has them, and every child process, ignore Ctrl-C
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.randomly_reset_seed = False  # pytest-randomly is for the order alone
+
+
+def _seed(value: int) -> None:
+    random.seed(value)
+    np.random.seed(value)  # noqa: NPY002
+    torch.default_generator.manual_seed(value)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> None:
+    """A fixture draws the same random numbers whichever test asks for it first, and others than the test itself."""
+    _seed(zlib.crc32(fixturedef.argname.encode()))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """A test draws the same random numbers whatever ran before it."""
+    _seed(0)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
