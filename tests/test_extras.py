@@ -16,5 +16,8 @@ def test_an_installed_module_is_returned():
 def test_a_missing_module_names_the_command():
     with pytest.raises(MissingExtraError) as caught:
         require("no_such_module", extra="serve", purpose="ddu serve")
-    assert str(caught.value) == "ddu serve needs the 'serve' extra: pip install 'ddu[serve]'."
+    assert (
+        str(caught.value)
+        == "ddu serve needs the 'serve' extra: pip install 'ddu[serve]', or in a clone: pip install '.[serve]'."
+    )
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)

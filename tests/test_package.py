@@ -31,9 +31,23 @@ def public_members(module):
     return {name: getattr(module, name) for name in names}
 
 
-def test_all_is_sorted_and_complete():
-    exported = {name for name, value in vars(ddu).items() if not name.startswith("_") and not inspect.ismodule(value)}
-    assert ddu.__all__ == sorted(exported | {"__version__"})
+def test_all_is_sorted_and_every_name_of_it_is_found():
+    assert ddu.__all__ == sorted(ddu.__all__)
+    assert all(getattr(ddu, name) is not None for name in ddu.__all__)
+    assert {*ddu.__all__, "surgery", "runs", "active", "data"} <= {*dir(ddu)}
+
+
+def test_packages_are_imported_when_they_are_first_touched():
+    script = (
+        "import ddu; print(ddu.surgery.regularise.__name__, ddu.data.load.__name__, ddu.active.ActiveLearner.__name__)"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout == "regularise load ActiveLearner\n"
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'ddu' has no attribute 'DUU'"):
+        _ = ddu.DUU
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -47,11 +61,15 @@ def test_the_version_is_a_version():
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.?(a|b|rc|dev)\d+)?", ddu.__version__)
 
 
-def test_import_loads_nothing_but_torch_numpy_and_safetensors():
+@pytest.mark.parametrize(
+    ("before", "touched"),
+    [("pass", "ddu"), ("import torch, safetensors.torch", "ddu.DDU")],  # torch takes tqdm along: not ours to avoid
+)
+def test_the_core_loads_nothing_but_torch_numpy_and_safetensors_and_the_bare_package_nothing(before, touched):
     script = (
-        "import json, sys, torch, safetensors.torch\n"  # torch takes tqdm along: not ours to avoid
+        f"import json, sys\n{before}\n"
         "core = set(sys.modules)\n"
-        "import ddu\n"
+        f"import ddu\n{touched}\n"
         "print(json.dumps(sorted(set(sys.modules) - core)))\n"
     )
     run = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=True)

@@ -138,7 +138,10 @@ def test_without_pandas_the_error_names_the_extra(prediction, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)  # as if it were not installed
     with pytest.raises(MissingExtraError) as caught:
         prediction.to_pandas()
-    assert str(caught.value) == "Prediction.to_pandas needs the 'pandas' extra: pip install 'ddu[pandas]'."
+    assert str(caught.value) == (
+        "Prediction.to_pandas needs the 'pandas' extra: pip install 'ddu[pandas]', or in a clone: pip install "
+        "'.[pandas]'."
+    )
 
 
 def test_verdicts_are_strings():

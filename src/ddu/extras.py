@@ -15,4 +15,11 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise MissingExtraError(f"{purpose} needs the '{extra}' extra: pip install 'ddu[{extra}]'.") from error
+        raise missing_extra(extra, purpose) from error
+
+
+def missing_extra(extra: str, purpose: str) -> MissingExtraError:
+    """The error that says how to install an extra, from an index or from a clone."""
+    return MissingExtraError(
+        f"{purpose} needs the '{extra}' extra: pip install 'ddu[{extra}]', or in a clone: pip install '.[{extra}]'."
+    )

@@ -6,14 +6,15 @@ import numpy as np
 import torch
 
 from ddu.density import GaussianDensity
-from ddu.errors import InputError, LabelError, MissingExtraError
+from ddu.errors import InputError, LabelError
+from ddu.extras import missing_extra
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 except ModuleNotFoundError as error:
-    raise MissingExtraError("ddu.sklearn needs the 'sklearn' extra: pip install 'ddu[sklearn]'.") from error
+    raise missing_extra("sklearn", "ddu.sklearn") from error
 
 __all__ = ["GaussianDensityClassifier"]
 

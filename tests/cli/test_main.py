@@ -7,7 +7,10 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 import ddu
+from ddu.cli._app import COMMANDS
 
 RUN = "import sys; sys.argv[0] = 'ddu'; from ddu.cli import main; main()"
 
@@ -29,6 +32,19 @@ def test_help_lists_the_commands(command):
         "reproduce  The paper's tables and figures, one command each.",
     ):
         assert line in printed
+
+
+@pytest.mark.parametrize("asked", ["--version", "--help"])
+def test_version_and_help_are_quick_since_they_import_no_torch(asked):
+    done = fresh_python(f"import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); {RUN}", asked)
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_summary_of_a_command_is_the_first_line_of_its_help(command, name):
+    code, printed, _ = command(name, "--help")
+    assert code == 0
+    assert COMMANDS[name].split("`")[0] in " ".join(printed.split())
 
 
 def test_help_of_the_demo_has_its_options_and_an_example(command):
@@ -60,13 +76,19 @@ def test_importing_the_command_line_loads_no_optional_dependency():
 def test_a_missing_command_line_extra_is_named():
     done = fresh_python("import sys; sys.modules['typer'] = None; " + RUN, "demo")
     assert done.returncode == 1
-    assert done.stderr == "The ddu command needs the 'cli' extra: pip install 'ddu[cli]'.\n"
+    assert (
+        done.stderr
+        == "The ddu command needs the 'cli' extra: pip install 'ddu[cli]', or in a clone: pip install '.[cli]'.\n"
+    )
 
 
 def test_a_missing_demo_extra_is_named(tmp_path: Path):
     done = fresh_python("import sys; sys.modules['sklearn'] = None; " + RUN, "demo", "-o", str(tmp_path / "demo"))
     assert done.returncode == 1
-    assert done.stderr == "ddu demo needs the 'demo' extra: pip install 'ddu[demo]'.\n"
+    assert (
+        done.stderr
+        == "ddu demo needs the 'demo' extra: pip install 'ddu[demo]', or in a clone: pip install '.[demo]'.\n"
+    )
     assert list(tmp_path.iterdir()) == []
 
 

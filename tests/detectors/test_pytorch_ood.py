@@ -167,7 +167,10 @@ def test_without_pytorch_ood_the_error_names_the_extra(model, monkeypatch):
     for act in (lambda: from_pytorch_ood("KNN", model), lambda: as_pytorch_ood(ddu.DDU(model))):
         with pytest.raises(MissingExtraError) as caught:
             act()
-        assert str(caught.value) == "Exchange with pytorch-ood needs the 'compare' extra: pip install 'ddu[compare]'."
+        assert str(caught.value) == (
+            "Exchange with pytorch-ood needs the 'compare' extra: pip install 'ddu[compare]', or in a clone: "
+            "pip install '.[compare]'."
+        )
 
 
 # Ours as theirs

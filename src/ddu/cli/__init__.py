@@ -14,9 +14,9 @@ def main() -> None:
     try:
         for module in ("typer", "rich"):
             require(module, extra="cli", purpose="The ddu command")
-        from ddu.cli._app import app
+        from ddu.cli._app import make_app
 
-        app()
+        make_app(sys.argv[1:])()
     except DDUError as error:
         _complain(str(error))
         sys.exit(1)

@@ -37,7 +37,9 @@ def active(
     data: Annotated[str, typer.Option(help=f"What to learn: {', '.join(PROTOCOLS)}.")],
     acquisition: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME ...", help=f"What chooses: {', '.join(METHODS)}. [default: density entropy random]"),
+        typer.Option(
+            metavar="NAME ...", help=f"Acquisition functions: {', '.join(METHODS)}. [default: density entropy random]"
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many curves of each, with seeds 0, 1, ...")] = 1,
     scale: Annotated[
@@ -66,7 +68,7 @@ def active(
         Path | None, typer.Option(help="The folder of all data sets. [default: $DDU_DATA, else the cache]")
     ] = None,
 ) -> None:
-    """Learn from few labels, and compare what chooses them.
+    """Learn from few labels, and compare acquisition functions.
 
     Each round trains fresh networks, tests them, and acquires the samples that the acquisition finds most worth a
     label. Rows are appended to active_DATA.csv a round at a time. Press Ctrl-C at any time: the same command goes on

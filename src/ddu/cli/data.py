@@ -10,16 +10,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ddu import data
+from ddu import data as sets
 from ddu.cli._make_dirty_mnist import dirty_mnist
 from ddu.data._registry import PREFIXES, Source
 from ddu.data._sources import find
 from ddu.errors import DataError
 
-data_app = typer.Typer(name="data", help="List, describe, fetch and make data sets.", no_args_is_help=True)
+data = typer.Typer(no_args_is_help=True)
 make_app = typer.Typer(name="make", help="Make data sets out of others.", no_args_is_help=True)
 make_app.command("dirty-mnist")(dirty_mnist)
-data_app.add_typer(make_app)
+data.add_typer(make_app)
 
 DataRoot = Annotated[
     Path | None,
@@ -28,15 +28,15 @@ DataRoot = Annotated[
 Name = Annotated[str, typer.Argument(help="One that `ddu data list` shows.")]
 
 
-@data_app.command("list")
+@data.command("list")
 def list_sets(data_root: DataRoot = None) -> None:
     """Show every set that has a name, and which of them are there.
 
     For example `ddu data list --data-root ~/sets`.
     """
-    root = data.data_root(data_root)
+    root = sets.data_root(data_root)
     table = _table("name", "what", "shape", "where")
-    for name in data.list_data(root=root):
+    for name in sets.list_data(root=root):
         try:
             source = find(name, root)
             table.add_row(name, source.summary, _shape(source.info.shape), _where(source, root))
@@ -49,13 +49,13 @@ def list_sets(data_root: DataRoot = None) -> None:
     console.print(f"\nThe root is {escape(str(root))}.", soft_wrap=True)
 
 
-@data_app.command()
+@data.command()
 def info(name: Name, data_root: DataRoot = None) -> None:
     """Say what a set holds: its shape, its classes, its splits.
 
     For example `ddu data info cifar10`, or `ddu data info folder:photos`.
     """
-    root = data.data_root(data_root)
+    root = sets.data_root(data_root)
     source = find(name, root)
     table = _table("", "")
     table.show_header = False
@@ -66,8 +66,8 @@ def info(name: Name, data_root: DataRoot = None) -> None:
     table.add_row("where", _where(source, root))
     present = source.present(root)
     for split in source.splits:
-        table.add_row(split, f"{len(data.load(name, split, root=root)):,} samples" if split in present else "not there")
-    known = data.info(name, root=root) if present or source.info.classes else source.info
+        table.add_row(split, f"{len(sets.load(name, split, root=root)):,} samples" if split in present else "not there")
+    known = sets.info(name, root=root) if present or source.info.classes else source.info
     if known.classes:
         table.add_row("classes", escape(_classes(known.classes)))
     if known.mean:
@@ -79,14 +79,14 @@ def info(name: Name, data_root: DataRoot = None) -> None:
         console.print(source.remedy, soft_wrap=True, markup=False)
 
 
-@data_app.command()
+@data.command()
 def fetch(name: Name, data_root: DataRoot = None) -> None:
     """Get a set from its home, verify it, and put it under the root.
 
     For example `ddu data fetch mnist`. A download that is interrupted is never taken for a whole one: run it again.
     """
-    root = data.data_root(data_root)
-    fetched = data.fetch(name, root=root)
+    root = sets.data_root(data_root)
+    fetched = sets.fetch(name, root=root)
     where = _where(find(name, root), root)
     _console().print(f"{escape(name)} is {'now' if fetched else 'already'} there: {where}.", soft_wrap=True)
 
@@ -112,8 +112,8 @@ def corruptions(
     """
     from ddu.data.corruptions import CORRUPTIONS, SEVERITIES, generate
 
-    root = data.data_root(data_root)
-    clean = data.load("cifar10", "test", root=root)
+    root = sets.data_root(data_root)
+    clean = sets.load("cifar10", "test", root=root)
     folder = generate(
         clean.inputs[:samples],
         clean.labels[:samples],

@@ -15,20 +15,15 @@ from ddu.experiments import two_moons
 from ddu.files import write_bytes
 from ddu.training import check_writable
 
-reproduce_app = typer.Typer(
-    name="reproduce",
-    help="The paper's tables and figures, one command each. For example `ddu reproduce two-moons`.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-)
+reproduce = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 
 
-@reproduce_app.callback()
+@reproduce.callback()
 def _common() -> None:
     pass
 
 
-@reproduce_app.command("two-moons")
+@reproduce.command("two-moons")
 def reproduce_two_moons(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the rows and the figure.")] = Path(
         "results"
