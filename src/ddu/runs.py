@@ -61,7 +61,8 @@ class RunConfig:
         data: A name of `ddu.data.list_data()`.
         recipe: How to train.
         seed: Decides the split, the initial weights and the training.
-        limit: Use only so many training samples, drawn at random; None uses all.
+        limit: Use at most so many samples of the training split, drawn at random in whole groups; None uses all. They
+            are both what is trained on and what is held out, which is about `recipe.validation_share` of them.
         false_alarm_rate: What the detector is calibrated for.
         options: For `create_model`; they win over the recipe's own.
         split_seed: Decides the split in place of the seed: members of an ensemble share what is held out.
@@ -287,7 +288,7 @@ def _split(config: RunConfig, everything: ArrayDataset) -> dict[str, np.ndarray]
     seed = config.seed if config.split_seed is None else config.split_seed
     train, validation = data.split(everything, config.recipe.validation_share, seed=seed)
     if config.limit is not None:
-        chosen = np.random.default_rng(seed).permutation(len(everything))[: config.limit]
+        chosen = data.draw(everything, config.limit, seed=seed)
         train, validation = (np.intersect1d(part, chosen) for part in (train, validation))
     return {"train": train, "validation": validation}
 
