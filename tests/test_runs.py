@@ -91,6 +91,89 @@ def test_mistakes_are_found_before_the_first_epoch(tmp_path):
         train_run(CONFIG, tmp_path)
 
 
+@pytest.fixture
+def arrays(tmp_path):
+    """Writes a set of 2,000 points, in which some arrays may be replaced, and gives its name."""
+
+    def write(**replaced):
+        moons = data.load("two_moons")
+        content = {"x_train": moons.inputs, "y_train": moons.labels, "x_test": moons.inputs, "y_test": moons.labels}
+        np.savez(tmp_path / "mine.npz", **{**content, **replaced})
+        return f"npz:{tmp_path / 'mine.npz'}"
+
+    return write
+
+
+def few_of_class_two(count: int) -> np.ndarray:
+    labels = data.load("two_moons").labels.copy()
+    labels[:count] = 2
+    return labels
+
+
+@pytest.mark.parametrize(
+    ("replaced", "options", "message"),
+    [
+        ({"y_train": few_of_class_two(1)}, {}, r"^Class 2 has (1 sample, and|0 of the 1800 samples, out of 3 classes)"),
+        (
+            {"classes": ["a", "b", "c"]},
+            {},
+            r"^Class 2 has 0 of the 1800 samples, out of 3 classes\. Every class needs ",
+        ),
+        (
+            {},
+            {"limit": 1},
+            r"has no samples to (train on|hold out) with a limit of 1: add samples, or raise the limit\.$",
+        ),
+        ({}, {"options": {"num_classes": 5}}, r"^There are 2 class names for 5 classes: give one for each\.$"),
+        ({}, {"false_alarm_rate": 0.001}, r"^A false-alarm rate of 0\.001 needs at least 999 held-out samples, there "),
+        ({"x_test": np.zeros((0, 2)), "y_test": np.zeros(0, int)}, {}, r"has no samples to test on: add samples"),
+        (
+            {"x_test": np.zeros((2000, 3))},
+            {},
+            r" have the shape \(3,\) in one split and \(2,\) in the other: make them alike\.$",
+        ),
+    ],
+)
+def test_what_labels_counts_and_shapes_forbid_is_said_before_the_first_epoch(
+    tmp_path, arrays, monkeypatch, replaced, options, message
+):
+    monkeypatch.setattr("ddu.runs.fit", lambda *_, **__: pytest.fail("it was trained"))
+    with pytest.raises(InputError, match=message):
+        train_run(RunConfig("resffn2_16", arrays(**replaced), RECIPES["two_moons"], **options), tmp_path / "run")
+
+
+@pytest.mark.parametrize("method", ["duq", "sngp"])
+def test_a_detector_without_a_density_may_have_a_class_with_one_sample(tmp_path, arrays, monkeypatch, method):
+    class TrainedError(Exception):
+        pass
+
+    def stop(*_, **__):
+        raise TrainedError
+
+    monkeypatch.setattr("ddu.runs.fit", stop)
+    name, options = arrays(y_train=few_of_class_two(1)), METHODS[method]
+    with pytest.raises(TrainedError):
+        train_run(RunConfig("resffn2_16", name, RECIPES["two_moons"], options=options), tmp_path / "run")
+
+
+def test_copies_are_not_divided_between_training_and_calibration(tmp_path, arrays):
+    groups = np.random.default_rng(0).permutation(2000) // 10
+    for limit in (None, 1600):
+        config = RunConfig(
+            "resffn2_16",
+            arrays(groups_train=groups),
+            RECIPES["two_moons"].with_changes(epochs=1, validation_share=0.2),
+            limit=limit,
+            false_alarm_rate=0.05,
+        )
+        run = train_run(config, tmp_path / str(limit))
+        assert run is not None
+        sets = run.load_data()
+        assert not set(sets.train.groups) & set(sets.validation.groups)
+        counts = np.unique(np.concatenate([sets.train.groups, sets.validation.groups]), return_counts=True)[1]
+        assert counts.tolist() == [10] * ((limit or 2000) // 10)
+
+
 def test_a_run_killed_while_it_wrote_its_first_file_begins_again(tmp_path):
     (tmp_path / ".config.json.4711.tmp").write_text("{")
     assert not is_finished(tmp_path, CONFIG)

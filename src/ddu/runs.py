@@ -11,7 +11,8 @@ metrics.json       written last: its presence means that the run is finished
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -21,10 +22,10 @@ import safetensors.torch
 import torch
 
 from ddu import data
-from ddu.calibration import conformal_rank
 from ddu.data import ArrayDataset, DataInfo
 from ddu.detectors import DDU, DUQ, SNGP, BaseDetector, load
 from ddu.errors import ArtifactError, InputError
+from ddu.features import FeatureBatch
 from ddu.files import holds_files, versions, write_bytes, write_json
 from ddu.layers import GaussianProcessHead, RBFHead
 from ddu.metrics import accuracy, expected_calibration_error, negative_log_likelihood
@@ -207,7 +208,7 @@ def train_run(
     everything, test = (data.load(config.data, split, root=data_root) for split in ("train", "test"))
     parts = _split(config, everything)
     sets = RunData(**{name: everything.subset(rows) for name, rows in parts.items()}, test=test)
-    conformal_rank(len(sets.validation), config.false_alarm_rate)  # or an error, now instead of after training
+    _rehearse(make_detector(model, everything.info.classes), sets, config)
     if is_main_process():
         provenance = {"command": command, "versions": versions("lightning", "torchvision", "safetensors")}
         write_json(folder / CONFIG, {"run": config.to_json(), "inputs": inputs, **provenance})
@@ -291,6 +292,28 @@ def _split(config: RunConfig, everything: ArrayDataset) -> dict[str, np.ndarray]
         chosen = data.draw(everything, config.limit, seed=seed)
         train, validation = (np.intersect1d(part, chosen) for part in (train, validation))
     return {"train": train, "validation": validation}
+
+
+def _rehearse(detector: BaseDetector, sets: RunData, config: RunConfig) -> None:
+    """Fits and calibrates a detector on noise with the labels of a run, and shows the network a test sample.
+
+    So whatever labels, counts or shapes will make these refuse after the training, they refuse now.
+    """
+    for purpose, part in (("train on", sets.train), ("hold out", sets.validation), ("test on", sets.test)):
+        if not len(part):
+            limit = "" if config.limit is None else f" with a limit of {config.limit:,}"
+            raise InputError(f"{config.data} has no samples to {purpose}{limit}: add samples, or raise the limit.")
+    num_classes = detector.tap(sets.test.__getitems__([0])[0]).logits.shape[1]
+    with warnings.catch_warnings(action="ignore"):  # of noise
+        detector.fit(_noise(sets.train.labels, num_classes), progress=False)
+        detector.calibrate(_noise(sets.validation.labels, num_classes), config.false_alarm_rate, progress=False)
+
+
+def _noise(labels: np.ndarray, num_classes: int, rows: int = 512) -> Iterator[FeatureBatch]:
+    """Batches with these labels, one random feature, and logits that prefer no class."""
+    generator = torch.Generator().manual_seed(0)
+    for part in torch.from_numpy(labels).split(rows):
+        yield FeatureBatch(torch.randn(len(part), 1, generator=generator), torch.zeros(len(part), num_classes), part)
 
 
 def _metrics(training: Training, detector: BaseDetector, test: ArrayDataset) -> dict[str, float]:
