@@ -6,14 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import ddu
 from ddu import data
 from ddu.detectors import DUQ, SNGP
-from ddu.errors import ArtifactError, InputError
+from ddu.errors import ArtifactError, DataError, DataWarning, InputError
 from ddu.layers import GaussianProcessHead, RBFHead
 from ddu.runs import METHODS, RunConfig, find_method, is_finished, load_run, train_run
-from ddu.training import RECIPES
+from ddu.training import RECIPES, Training
 
 CONFIG = RunConfig("resffn2_32", "two_moons", RECIPES["two_moons"].with_changes(epochs=3), seed=1, limit=1500)
 
@@ -154,6 +155,56 @@ def test_a_detector_without_a_density_may_have_a_class_with_one_sample(tmp_path,
     name, options = arrays(y_train=few_of_class_two(1)), METHODS[method]
     with pytest.raises(TrainedError):
         train_run(RunConfig("resffn2_16", name, RECIPES["two_moons"], options=options), tmp_path / "run")
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Thirty grey images of noise for each of two classes in train, and two in test."""
+    random = np.random.default_rng(0)
+    for part, count in (("train", 30), ("test", 2)):
+        for name in ("cat", "dog"):
+            folder = tmp_path / "photos" / part / name
+            folder.mkdir(parents=True)
+            for index in range(count):
+                Image.fromarray(random.integers(0, 256, (16, 16), dtype=np.uint8)).save(folder / f"{index}.png")
+    return tmp_path / "photos"
+
+
+@pytest.mark.filterwarnings("ignore::ddu.errors.CalibrationWarning", "ignore::ddu.errors.FewSamplesWarning")
+def test_images_that_cannot_be_read_are_found_before_the_first_epoch_or_left_out(tmp_path, photos, monkeypatch):
+    recipe = RECIPES["quick"].with_changes(validation_share=0.3)
+    options = {"width": 1 / 16}
+    config = RunConfig("resnet18", f"folder:{photos}", recipe, false_alarm_rate=0.1, options=options)
+    bad = [photos / "train" / "cat" / "7.png", photos / "test" / "dog" / "0.png"]
+    for path in bad:
+        path.write_bytes(b"junk")
+    monkeypatch.setattr("ddu.runs.fit", lambda *_, **__: pytest.fail("it was trained"))
+    with pytest.raises(DataError) as caught:
+        train_run(config, tmp_path / "run")
+    assert str(caught.value).startswith(f"2 of the 64 images of folder:{photos} cannot be read.")
+    assert all(f"\n{path} cannot be read as an image: " in str(caught.value) for path in bad)
+
+    monkeypatch.setattr("ddu.runs.fit", lambda model, *_, **__: Training(model.eval(), [], 1))
+    with pytest.warns(DataWarning, match=r"^Left out 2 of the 64 images of "):
+        train_run(replace(config, skip_bad=True), tmp_path / "run")
+    run = load_run(tmp_path / "run")
+    assert run.config.skip_bad
+    with pytest.warns(DataWarning, match=r"^Left out 2 of the 64 images of "):
+        sets = run.load_data()
+    assert (len(sets.train) + len(sets.validation), len(sets.test)) == (59, 3)
+    noise = Image.fromarray(np.zeros((16, 16), dtype=np.uint8))
+    noise.save(bad[0])
+    noise.save(bad[1])
+    with pytest.raises(DataError, match=r"splits\.npz splits 59 samples, and folder:.* has 60\.$"):
+        run.load_data()
+
+
+def test_what_is_not_set_of_a_later_option_changes_no_fingerprint():
+    assert "skip_bad" not in CONFIG.to_json()
+    assert RunConfig.from_json(CONFIG.to_json()) == CONFIG
+    skipping = replace(CONFIG, skip_bad=True)
+    assert RunConfig.from_json(skipping.to_json()) == skipping
+    assert skipping.fingerprint != CONFIG.fingerprint
 
 
 def test_copies_are_not_divided_between_training_and_calibration(tmp_path, arrays):

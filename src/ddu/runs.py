@@ -67,6 +67,7 @@ class RunConfig:
         false_alarm_rate: What the detector is calibrated for.
         options: For `create_model`; they win over the recipe's own.
         split_seed: Decides the split in place of the seed: members of an ensemble share what is held out.
+        skip_bad: Leave out images that cannot be read; see `ddu.data.load`.
     """
 
     model: str
@@ -77,10 +78,14 @@ class RunConfig:
     false_alarm_rate: float = 0.01
     options: Mapping[str, Any] = field(default_factory=dict)
     split_seed: int | None = None
+    skip_bad: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The configuration as JSON has it."""
-        return json.loads(json.dumps(asdict(self)))
+        """The configuration as JSON has it; `skip_bad` only if it is set, as most data has no files to skip."""
+        content = asdict(self)
+        if not self.skip_bad:
+            del content["skip_bad"]
+        return json.loads(json.dumps(content))
 
     @property
     def fingerprint(self) -> str:
@@ -143,8 +148,7 @@ class Run:
 
     def load_data(self, *, root: str | os.PathLike[str] | None = None) -> "RunData":
         """The sets of the run, split as they were."""
-        everything = data.load(self.config.data, "train", root=root)
-        test = data.load(self.config.data, "test", root=root)
+        everything, test = data.load_parts(self.config.data, root=root, skip_bad=self.config.skip_bad)
         parts = {
             name: everything.subset(rows) for name, rows in data.load_splits(self.folder / SPLITS, everything).items()
         }
@@ -205,7 +209,7 @@ def train_run(
     check_writable(folder)
     inputs = input_options(data.info(config.data, root=data_root))
     model = config.make_model(inputs)
-    everything, test = (data.load(config.data, split, root=data_root) for split in ("train", "test"))
+    everything, test = data.load_parts(config.data, root=data_root, skip_bad=config.skip_bad)
     parts = _split(config, everything)
     sets = RunData(**{name: everything.subset(rows) for name, rows in parts.items()}, test=test)
     _rehearse(make_detector(model, everything.info.classes), sets, config)

@@ -20,6 +20,7 @@ from ddu.data._sources import list_data as list_data
 from ddu.data._sources import list_splits as list_splits
 from ddu.data._sources import load as load
 from ddu.data._sources import load_ood as load_ood
+from ddu.data._sources import load_parts as load_parts
 from ddu.data._splits import draw as draw
 from ddu.data._splits import load_splits as load_splits
 from ddu.data._splits import save_splits as save_splits
@@ -48,6 +49,7 @@ __all__ = [
     "list_splits",
     "load",
     "load_ood",
+    "load_parts",
     "load_splits",
     "loader",
     "photo_patches",

@@ -112,6 +112,10 @@ class ArrayDataset(Dataset[Batch]):
             groups=None if self.groups is None else self.groups[rows],
         )
 
+    def unreadable(self) -> dict[int, str]:
+        """The samples that cannot be read, and why: none of those in an array."""
+        return {}
+
     def like(self, info: DataInfo) -> Self:
         """The same inputs with the size, the channels and the normalisation of another set.
 
