@@ -114,7 +114,7 @@ def few_of_class_two(count: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("replaced", "options", "message"),
     [
-        ({"y_train": few_of_class_two(1)}, {}, r"^Class 2 has (1 sample, and|0 of the 1800 samples, out of 3 classes)"),
+        ({"y_train": few_of_class_two(1)}, {}, r"^Class 2 has 1 sample, and a variance needs at least 2: "),
         (
             {"classes": ["a", "b", "c"]},
             {},
@@ -123,7 +123,7 @@ def few_of_class_two(count: int) -> np.ndarray:
         (
             {},
             {"limit": 1},
-            r"has no samples to (train on|hold out) with a limit of 1: add samples, or raise the limit\.$",
+            r"has no samples to hold out with a limit of 1: add samples, or raise the limit\.$",
         ),
         ({}, {"options": {"num_classes": 5}}, r"^There are 2 class names for 5 classes: give one for each\.$"),
         ({}, {"false_alarm_rate": 0.001}, r"^A false-alarm rate of 0\.001 needs at least 999 held-out samples, there "),
@@ -220,8 +220,11 @@ def test_copies_are_not_divided_between_training_and_calibration(tmp_path, array
         run = train_run(config, tmp_path / str(limit))
         assert run is not None
         sets = run.load_data()
-        assert not set(sets.train.groups) & set(sets.validation.groups)
-        counts = np.unique(np.concatenate([sets.train.groups, sets.validation.groups]), return_counts=True)[1]
+        train, validation = sets.train.groups, sets.validation.groups
+        assert train is not None
+        assert validation is not None
+        assert not set(train) & set(validation)
+        counts = np.unique(np.concatenate([train, validation]), return_counts=True)[1]
         assert counts.tolist() == [10] * ((limit or 2000) // 10)
 
 

@@ -231,7 +231,7 @@ def test_groups_are_read_with_their_split(tmp_path):
     path = write(
         tmp_path / "own.npz", x_train=IMAGES, y_train=LABELS, x_test=IMAGES, y_test=LABELS, groups_train=groups
     )
-    assert load(f"npz:{path}").groups.tolist() == groups.tolist()
+    np.testing.assert_array_equal(load(f"npz:{path}").groups, groups)
     assert load(f"npz:{path}", "test").groups is None
     path = write(tmp_path / "short.npz", x=IMAGES, y=LABELS, groups=groups[:5])
     with pytest.raises(InputError) as caught:
