@@ -6,14 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import ddu
 from ddu import data
 from ddu.detectors import DUQ, SNGP
-from ddu.errors import ArtifactError, InputError
+from ddu.errors import ArtifactError, DataError, DataWarning, InputError
 from ddu.layers import GaussianProcessHead, RBFHead
 from ddu.runs import METHODS, RunConfig, find_method, is_finished, load_run, train_run
-from ddu.training import RECIPES
+from ddu.training import RECIPES, Training
 
 CONFIG = RunConfig("resffn2_32", "two_moons", RECIPES["two_moons"].with_changes(epochs=3), seed=1, limit=1500)
 
@@ -89,6 +90,142 @@ def test_mistakes_are_found_before_the_first_epoch(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match=r" holds files that are not a run's: choose another folder\.$"):
         train_run(CONFIG, tmp_path)
+
+
+@pytest.fixture
+def arrays(tmp_path):
+    """Writes a set of 2,000 points, in which some arrays may be replaced, and gives its name."""
+
+    def write(**replaced):
+        moons = data.load("two_moons")
+        content = {"x_train": moons.inputs, "y_train": moons.labels, "x_test": moons.inputs, "y_test": moons.labels}
+        np.savez(tmp_path / "mine.npz", **{**content, **replaced})
+        return f"npz:{tmp_path / 'mine.npz'}"
+
+    return write
+
+
+def few_of_class_two(count: int) -> np.ndarray:
+    labels = data.load("two_moons").labels.copy()
+    labels[:count] = 2
+    return labels
+
+
+@pytest.mark.parametrize(
+    ("replaced", "options", "message"),
+    [
+        ({"y_train": few_of_class_two(1)}, {}, r"^Class 2 has 1 sample, and a variance needs at least 2: "),
+        (
+            {"classes": ["a", "b", "c"]},
+            {},
+            r"^Class 2 has 0 of the 1800 samples, out of 3 classes\. Every class needs ",
+        ),
+        (
+            {},
+            {"limit": 1},
+            r"has no samples to hold out with a limit of 1: add samples, or raise the limit\.$",
+        ),
+        ({}, {"options": {"num_classes": 5}}, r"^There are 2 class names for 5 classes: give one for each\.$"),
+        ({}, {"false_alarm_rate": 0.001}, r"^A false-alarm rate of 0\.001 needs at least 999 held-out samples, there "),
+        ({"x_test": np.zeros((0, 2)), "y_test": np.zeros(0, int)}, {}, r"has no samples to test on: add samples"),
+        (
+            {"x_test": np.zeros((2000, 3))},
+            {},
+            r" have the shape \(3,\) in one split and \(2,\) in the other: make them alike\.$",
+        ),
+    ],
+)
+def test_what_labels_counts_and_shapes_forbid_is_said_before_the_first_epoch(
+    tmp_path, arrays, monkeypatch, replaced, options, message
+):
+    monkeypatch.setattr("ddu.runs.fit", lambda *_, **__: pytest.fail("it was trained"))
+    with pytest.raises(InputError, match=message):
+        train_run(RunConfig("resffn2_16", arrays(**replaced), RECIPES["two_moons"], **options), tmp_path / "run")
+
+
+@pytest.mark.parametrize("method", ["duq", "sngp"])
+def test_a_detector_without_a_density_may_have_a_class_with_one_sample(tmp_path, arrays, monkeypatch, method):
+    class TrainedError(Exception):
+        pass
+
+    def stop(*_, **__):
+        raise TrainedError
+
+    monkeypatch.setattr("ddu.runs.fit", stop)
+    name, options = arrays(y_train=few_of_class_two(1)), METHODS[method]
+    with pytest.raises(TrainedError):
+        train_run(RunConfig("resffn2_16", name, RECIPES["two_moons"], options=options), tmp_path / "run")
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Thirty grey images of noise for each of two classes in train, and two in test."""
+    random = np.random.default_rng(0)
+    for part, count in (("train", 30), ("test", 2)):
+        for name in ("cat", "dog"):
+            folder = tmp_path / "photos" / part / name
+            folder.mkdir(parents=True)
+            for index in range(count):
+                Image.fromarray(random.integers(0, 256, (16, 16), dtype=np.uint8)).save(folder / f"{index}.png")
+    return tmp_path / "photos"
+
+
+@pytest.mark.filterwarnings("ignore::ddu.errors.CalibrationWarning", "ignore::ddu.errors.FewSamplesWarning")
+def test_images_that_cannot_be_read_are_found_before_the_first_epoch_or_left_out(tmp_path, photos, monkeypatch):
+    recipe = RECIPES["quick"].with_changes(validation_share=0.3)
+    options = {"width": 1 / 16}
+    config = RunConfig("resnet18", f"folder:{photos}", recipe, false_alarm_rate=0.1, options=options)
+    bad = [photos / "train" / "cat" / "7.png", photos / "test" / "dog" / "0.png"]
+    for path in bad:
+        path.write_bytes(b"junk")
+    monkeypatch.setattr("ddu.runs.fit", lambda *_, **__: pytest.fail("it was trained"))
+    with pytest.raises(DataError) as caught:
+        train_run(config, tmp_path / "run")
+    assert str(caught.value).startswith(f"2 of the 64 images of folder:{photos} cannot be read.")
+    assert all(f"\n{path} cannot be read as an image: " in str(caught.value) for path in bad)
+
+    monkeypatch.setattr("ddu.runs.fit", lambda model, *_, **__: Training(model.eval(), [], 1))
+    with pytest.warns(DataWarning, match=r"^Left out 2 of the 64 images of "):
+        train_run(replace(config, skip_bad=True), tmp_path / "run")
+    run = load_run(tmp_path / "run")
+    assert run.config.skip_bad
+    with pytest.warns(DataWarning, match=r"^Left out 2 of the 64 images of "):
+        sets = run.load_data()
+    assert (len(sets.train) + len(sets.validation), len(sets.test)) == (59, 3)
+    noise = Image.fromarray(np.zeros((16, 16), dtype=np.uint8))
+    noise.save(bad[0])
+    noise.save(bad[1])
+    with pytest.raises(DataError, match=r"splits\.npz splits 59 samples, and folder:.* has 60\.$"):
+        run.load_data()
+
+
+def test_what_is_not_set_of_a_later_option_changes_no_fingerprint():
+    assert "skip_bad" not in CONFIG.to_json()
+    assert RunConfig.from_json(CONFIG.to_json()) == CONFIG
+    skipping = replace(CONFIG, skip_bad=True)
+    assert RunConfig.from_json(skipping.to_json()) == skipping
+    assert skipping.fingerprint != CONFIG.fingerprint
+
+
+def test_copies_are_not_divided_between_training_and_calibration(tmp_path, arrays):
+    groups = np.random.default_rng(0).permutation(2000) // 10
+    for limit in (None, 1600):
+        config = RunConfig(
+            "resffn2_16",
+            arrays(groups_train=groups),
+            RECIPES["two_moons"].with_changes(epochs=1, validation_share=0.2),
+            limit=limit,
+            false_alarm_rate=0.05,
+        )
+        run = train_run(config, tmp_path / str(limit))
+        assert run is not None
+        sets = run.load_data()
+        train, validation = sets.train.groups, sets.validation.groups
+        assert train is not None
+        assert validation is not None
+        assert not set(train) & set(validation)
+        counts = np.unique(np.concatenate([train, validation]), return_counts=True)[1]
+        assert counts.tolist() == [10] * ((limit or 2000) // 10)
 
 
 def test_a_run_killed_while_it_wrote_its_first_file_begins_again(tmp_path):

@@ -11,7 +11,8 @@ metrics.json       written last: its presence means that the run is finished
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -21,10 +22,10 @@ import safetensors.torch
 import torch
 
 from ddu import data
-from ddu.calibration import conformal_rank
 from ddu.data import ArrayDataset, DataInfo
 from ddu.detectors import DDU, DUQ, SNGP, BaseDetector, load
 from ddu.errors import ArtifactError, InputError
+from ddu.features import FeatureBatch
 from ddu.files import holds_files, versions, write_bytes, write_json
 from ddu.layers import GaussianProcessHead, RBFHead
 from ddu.metrics import accuracy, expected_calibration_error, negative_log_likelihood
@@ -61,10 +62,12 @@ class RunConfig:
         data: A name of `ddu.data.list_data()`.
         recipe: How to train.
         seed: Decides the split, the initial weights and the training.
-        limit: Use only so many training samples, drawn at random; None uses all.
+        limit: Use at most so many samples of the training split, drawn at random in whole groups; None uses all. They
+            are both what is trained on and what is held out, which is about `recipe.validation_share` of them.
         false_alarm_rate: What the detector is calibrated for.
         options: For `create_model`; they win over the recipe's own.
         split_seed: Decides the split in place of the seed: members of an ensemble share what is held out.
+        skip_bad: Leave out images that cannot be read; see `ddu.data.load`.
     """
 
     model: str
@@ -75,10 +78,14 @@ class RunConfig:
     false_alarm_rate: float = 0.01
     options: Mapping[str, Any] = field(default_factory=dict)
     split_seed: int | None = None
+    skip_bad: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The configuration as JSON has it."""
-        return json.loads(json.dumps(asdict(self)))
+        """The configuration as JSON has it; `skip_bad` only if it is set, as most data has no files to skip."""
+        content = asdict(self)
+        if not self.skip_bad:
+            del content["skip_bad"]
+        return json.loads(json.dumps(content))
 
     @property
     def fingerprint(self) -> str:
@@ -141,8 +148,7 @@ class Run:
 
     def load_data(self, *, root: str | os.PathLike[str] | None = None) -> "RunData":
         """The sets of the run, split as they were."""
-        everything = data.load(self.config.data, "train", root=root)
-        test = data.load(self.config.data, "test", root=root)
+        everything, test = data.load_parts(self.config.data, root=root, skip_bad=self.config.skip_bad)
         parts = {
             name: everything.subset(rows) for name, rows in data.load_splits(self.folder / SPLITS, everything).items()
         }
@@ -203,10 +209,10 @@ def train_run(
     check_writable(folder)
     inputs = input_options(data.info(config.data, root=data_root))
     model = config.make_model(inputs)
-    everything, test = (data.load(config.data, split, root=data_root) for split in ("train", "test"))
+    everything, test = data.load_parts(config.data, root=data_root, skip_bad=config.skip_bad)
     parts = _split(config, everything)
     sets = RunData(**{name: everything.subset(rows) for name, rows in parts.items()}, test=test)
-    conformal_rank(len(sets.validation), config.false_alarm_rate)  # or an error, now instead of after training
+    _rehearse(make_detector(model, everything.info.classes), sets, config)
     if is_main_process():
         provenance = {"command": command, "versions": versions("lightning", "torchvision", "safetensors")}
         write_json(folder / CONFIG, {"run": config.to_json(), "inputs": inputs, **provenance})
@@ -287,9 +293,31 @@ def _split(config: RunConfig, everything: ArrayDataset) -> dict[str, np.ndarray]
     seed = config.seed if config.split_seed is None else config.split_seed
     train, validation = data.split(everything, config.recipe.validation_share, seed=seed)
     if config.limit is not None:
-        chosen = np.random.default_rng(seed).permutation(len(everything))[: config.limit]
+        chosen = data.draw(everything, config.limit, seed=seed)
         train, validation = (np.intersect1d(part, chosen) for part in (train, validation))
     return {"train": train, "validation": validation}
+
+
+def _rehearse(detector: BaseDetector, sets: RunData, config: RunConfig) -> None:
+    """Fits and calibrates a detector on noise with the labels of a run, and shows the network a test sample.
+
+    So whatever labels, counts or shapes will make these refuse after the training, they refuse now.
+    """
+    for purpose, part in (("train on", sets.train), ("hold out", sets.validation), ("test on", sets.test)):
+        if not len(part):
+            limit = "" if config.limit is None else f" with a limit of {config.limit:,}"
+            raise InputError(f"{config.data} has no samples to {purpose}{limit}: add samples, or raise the limit.")
+    num_classes = detector.tap(sets.test.__getitems__([0])[0]).logits.shape[1]
+    with warnings.catch_warnings(action="ignore"):  # of noise
+        detector.fit(_noise(sets.train.labels, num_classes), progress=False)
+        detector.calibrate(_noise(sets.validation.labels, num_classes), config.false_alarm_rate, progress=False)
+
+
+def _noise(labels: np.ndarray, num_classes: int, rows: int = 512) -> Iterator[FeatureBatch]:
+    """Batches with these labels, one random feature, and logits that prefer no class."""
+    generator = torch.Generator().manual_seed(0)
+    for part in torch.from_numpy(labels).split(rows):
+        yield FeatureBatch(torch.randn(len(part), 1, generator=generator), torch.zeros(len(part), num_classes), part)
 
 
 def _metrics(training: Training, detector: BaseDetector, test: ArrayDataset) -> dict[str, float]:

@@ -384,11 +384,41 @@ def test_a_wrong_parameter_is_named(option, message, blobs):
 
 def test_networks_are_handed_over_in_evaluation_mode(blobs):
     assert not blobs.learner().detector.model.training
+
+
+# What a trainer is shown
+
+
+@pytest.fixture
+def held_out(blobs):
+    """Validation samples that are not those of the test."""
+    return TensorDataset(*blobs.draw(40, torch.Generator().manual_seed(1)))
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_trainer_is_shown_the_validation_set_and_never_the_test_set(blobs, held_out, members):
     seen = []
 
     def watch(model, samples, validation, *, seed):
         train_briefly(model, samples, validation, seed=seed)
         seen.append(validation)
 
-    blobs.learner(trainer=watch, validation=blobs.test).propose()
-    assert seen == [blobs.test]
+    detector = Ensemble if members > 1 else Softmax
+    learner = blobs.learner(trainer=watch, validation=held_out, detector=detector, members=members)
+    learner.step()
+    learner.measure()
+    assert len(seen) == 2 * members  # in two rounds
+    assert all(validation is held_out for validation in seen)
+    seen.clear()
+    blobs.learner(trainer=watch, validation=None).propose(1)
+    assert seen == [None]
+
+
+def test_a_recipe_validates_on_the_validation_set_and_trains_on_the_labelled_one(blobs, held_out, monkeypatch):
+    shown = []
+    monkeypatch.setattr("ddu.active._training.fit", lambda model, *samples, **options: shown.extend(samples))
+    learner = blobs.learner(trainer=by_recipe(), validation=held_out, detector=Softmax)
+    learner.propose(1)
+    train, validation = shown
+    assert validation is held_out
+    assert torch.equal(train.__getitems__(range(len(train)))[0], blobs.labelled.tensors[0])

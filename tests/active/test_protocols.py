@@ -62,6 +62,17 @@ def test_networks_are_those_of_the_method():
     assert METHODS["density_vgg"].network == "vgg16"
 
 
+def test_a_learner_is_given_every_set_for_what_it_was_drawn_for():
+    sets = draw_sets(PROTOCOLS["dirty_digits"], 0)
+    learner = make_learner(PROTOCOLS["dirty_digits"], METHODS["entropy"], sets, 0)
+    assert learner.validation is sets.validation
+    assert learner.test is sets.test
+    assert learner.labelled is sets.labelled
+    assert learner.pool is sets.pool
+    assert learner.oracle is not None
+    assert np.array_equal(learner.oracle(np.array([3, 1])), sets.pool.labels[[3, 1]])
+
+
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "density_vgg"])
 def test_every_method_learns_a_round(name):
     protocol = find_protocol("digits", epochs=2, samples_per_epoch=320, lr=0.01)

@@ -121,3 +121,13 @@ def test_inputs_and_labels_of_different_number_are_refused():
 
 def test_a_set_says_what_it_is(dataset):
     assert repr(dataset) == "ArrayDataset(noise, 20 of (3, 8, 8))"
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_groups_go_with_their_samples(dataset, tmp_path, mapped):
+    dataset = as_memmap(dataset, tmp_path) if mapped else dataset
+    assert dataset.subset([3, 1]).groups is None
+    dataset.groups = np.arange(20) // 2
+    some = dataset.subset([7, 2, 6]).like(DataInfo("grey", (1, 4, 4), ("a", "b", "c"), mean=(0.5,), std=(0.5,)))
+    np.testing.assert_array_equal(some.groups, [3, 1, 3])
+    np.testing.assert_array_equal(some.subset([1, 0]).groups, [1, 3])

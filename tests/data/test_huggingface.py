@@ -78,3 +78,11 @@ def test_a_column_that_does_not_exist_is_named():
     with pytest.raises(InputError) as caught:
         from_huggingface(pets(), image="img")
     assert str(caught.value) == "There is no column 'img', only 'image', 'label'."
+
+
+def test_a_column_may_say_which_samples_belong_together():
+    source = datasets.Dataset.from_dict({"image": IMAGES, "label": [0, 1, 0, 1], "patient": ["B", "A", "B", "C"]})
+    np.testing.assert_array_equal(from_huggingface(source, group="patient").groups, [1, 0, 1, 2])
+    assert from_huggingface(source).groups is None
+    with pytest.raises(InputError, match=r"^There is no column 'owner', only 'image', 'label', 'patient'\.$"):
+        from_huggingface(source, group="owner")

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ddu.data._pixels import covering, decoded, fitted, normalised
+from ddu.data._pixels import covering, decoded, fitted, header, normalised, plain
 
 
 def noise(*shape: int, seed: int = 0) -> np.ndarray:
@@ -105,3 +105,75 @@ def test_normalised_pixels_have_the_mean_and_deviation_taken_out():
         found = normalised(pixels, mean, std)
         assert found.dtype == torch.float32
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+# Images of other modes
+
+
+@pytest.mark.parametrize("dtype", ["uint16", ">u2", "int32"])
+def test_sixteen_bits_become_the_nearest_eight(dtype):
+    values = np.array([[0, 127, 129, 257, 32_768, 65_407, 65_535]])
+    assert np.asarray(plain(Image.fromarray(values.astype(dtype)))).tolist() == [[0, 0, 1, 1, 128, 255, 255]]
+    assert decoded(Image.fromarray(values.astype(dtype)), (3, 1, 7))[0, :, 2].tolist() == [0, 0, 1, 1, 128, 255, 255]
+
+
+def test_pixels_of_unknown_range_are_refused():
+    with pytest.raises(
+        ValueError, match=r"^its pixels go from -1 to 70000, beyond 16 bits: convert it to 8 or 16 bits$"
+    ):
+        plain(Image.fromarray(np.array([[-1, 70_000]], dtype=np.int32)))
+    with pytest.raises(
+        ValueError, match=r"^its pixels are floats, whose range is unknown: convert it to 8 or 16 bits$"
+    ):
+        plain(Image.fromarray(np.zeros((2, 2), dtype=np.float32)))
+
+
+def with_palette() -> Image.Image:
+    image = Image.new("P", (2, 1))
+    image.putpalette([200, 0, 0, 0, 0, 0])
+    image.putpixel((1, 0), 1)
+    image.info["transparency"] = 1
+    return image
+
+
+def with_alpha(mode: str) -> Image.Image:
+    image = Image.new("RGBA", (2, 1), (200, 0, 0, 255))
+    image.putpixel((1, 0), (0, 0, 0, 0))
+    return image.convert(mode)
+
+
+@pytest.mark.parametrize("image", [with_palette(), with_alpha("RGBA")], ids=["palette", "RGBA"])
+def test_what_is_transparent_is_white(image):
+    assert decoded(image, (3, 1, 2)).tolist() == [[[200, 0, 0], [255, 255, 255]]]
+    assert decoded(image, (1, 1, 2)).tolist() == [[[60], [255]]]
+
+
+def test_grey_with_transparency_is_grey_on_white():
+    assert decoded(with_alpha("LA"), (1, 1, 2)).tolist() == [[[60], [255]]]
+    assert header(with_alpha("LA")) == (1, 2, True)
+
+
+def test_print_colours_become_those_of_the_screen():
+    image = Image.new("CMYK", (2, 1), (0, 0, 0, 0))
+    image.putpixel((1, 0), (0, 255, 255, 0))
+    assert decoded(image, (3, 1, 2)).tolist() == [[[255, 255, 255], [255, 0, 0]]]
+
+
+@pytest.mark.parametrize(("orientation", "turned"), [(1, 0), (3, 2), (6, 3), (8, 1)])
+@pytest.mark.parametrize("end", ["png", "webp"])
+def test_orientations_of_exif_are_applied(tmp_path, orientation, turned, end):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    pixels = photo(6, 9)
+    Image.fromarray(pixels).save(tmp_path / f"a.{end}", exif=exif, lossless=True)
+    expected = np.rot90(pixels, turned)
+    with Image.open(tmp_path / f"a.{end}") as image:
+        assert header(image) == (*expected.shape[:2], False)
+        np.testing.assert_array_equal(decoded(image, (3, *expected.shape[:2])), expected)
+
+
+def test_what_is_no_exif_turns_nothing(tmp_path):
+    Image.fromarray(photo(6, 9)).save(tmp_path / "a.png", exif=b"Exif\0\0garbage")
+    with Image.open(tmp_path / "a.png") as image:
+        assert header(image) == (6, 9, False)
+        np.testing.assert_array_equal(decoded(image, (3, 6, 9)), photo(6, 9))

@@ -1,13 +1,20 @@
 import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
 
-from ddu.data import ArrayDataset, DataInfo, load_splits, save_splits, split
+from ddu import DDU
+from ddu.data import ArrayDataset, DataInfo, draw, load_splits, loader, save_splits, split
 from ddu.errors import DataError, InputError
+
+INFO = DataInfo("points", (2,), ("a", "b", "c"))
 
 
 def labelled(samples: int) -> ArrayDataset:
     labels = np.random.default_rng(0).choice(3, samples, p=[0.7, 0.2, 0.1])
-    return ArrayDataset(np.zeros((samples, 2)), labels, DataInfo("points", (2,), ("a", "b", "c")))
+    return ArrayDataset(np.zeros((samples, 2)), labels, INFO)
 
 
 @pytest.mark.parametrize("stratified", [False, True])
@@ -79,3 +86,132 @@ def test_a_part_cannot_take_the_name_of_the_size(tmp_path):
     with pytest.raises(InputError) as caught:
         save_splits(tmp_path / "splits.npz", labelled(10), samples=np.arange(10))
     assert str(caught.value) == "A part of a split cannot be called 'samples'."
+
+
+# Groups
+
+
+def copies(sizes: list[int], labels: list[int], seed: int) -> ArrayDataset:
+    """Groups of some sizes with one label each, in any order, under names that are not in order either."""
+    random = np.random.default_rng(seed)
+    groups = np.repeat(random.permutation(len(sizes)) * 3 - 5, sizes)
+    order = random.permutation(len(groups))
+    return ArrayDataset(np.zeros((len(groups), 2)), np.repeat(labels, sizes)[order], INFO, groups[order])
+
+
+sets_with_groups = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2)), min_size=1, max_size=40).flatmap(
+    lambda groups: st.builds(
+        copies, *(st.just(list(column)) for column in zip(*groups, strict=True)), st.integers(0, 9)
+    )
+)
+shares = st.floats(0.05, 0.95)
+quickly = settings(derandomize=True, max_examples=100, deadline=None)
+
+
+@quickly
+@given(dataset=sets_with_groups, share=shares, seed=st.integers(0, 99), stratified=st.booleans())
+def test_no_group_is_on_both_sides_and_the_same_seed_splits_alike(dataset, share, seed, stratified):
+    large, small = split(dataset, share, seed=seed, stratified=stratified)
+    assert sorted([*large, *small]) == list(range(len(dataset)))
+    assert not set(dataset.groups[large]) & set(dataset.groups[small])
+    again = split(dataset, share, seed=seed, stratified=stratified)
+    assert all(map(np.array_equal, again, (large, small)))
+
+
+@quickly
+@given(dataset=sets_with_groups, share=shares, seed=st.integers(0, 99))
+def test_shares_are_right_to_within_one_group(dataset, share, seed):
+    largest = np.unique(dataset.groups, return_counts=True)[1].max()
+    _, small = split(dataset, share, seed=seed)
+    assert abs(len(small) - share * len(dataset)) <= largest
+    _, small = split(dataset, share, seed=seed, stratified=True)
+    difference = np.bincount(dataset.labels[small], minlength=3) - share * np.bincount(dataset.labels, minlength=3)
+    assert np.abs(difference).max() <= largest
+
+
+@quickly
+@given(dataset=sets_with_groups, count=st.integers(1, 400), seed=st.integers(0, 99))
+def test_a_draw_takes_whole_groups_and_not_more_than_asked_for(dataset, count, seed):
+    rows = draw(dataset, count, seed=seed)
+    left = np.setdiff1d(np.arange(len(dataset)), rows)
+    sizes = np.unique(dataset.groups, return_counts=True)[1]
+    assert not set(dataset.groups[rows]) & set(dataset.groups[left])
+    assert min(count, len(dataset)) - sizes.max() < len(rows) <= count
+
+
+def reference_split(labels: np.ndarray, share: float, seed: int, stratified: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Row by row: results that are published depend on it."""
+    generator = torch.Generator().manual_seed(seed)
+    if not stratified:
+        order = torch.randperm(len(labels), generator=generator)
+        cut = round(share * len(labels))
+        return order[cut:].sort().values, order[:cut].sort().values
+    parts = []
+    for label in np.unique(labels):
+        members = torch.from_numpy(np.flatnonzero(labels == label))
+        members = members[torch.randperm(len(members), generator=generator)]
+        parts.append(members.tensor_split([round((1 - share) * len(members))]))
+    large, small = (torch.cat(part).sort().values for part in zip(*parts, strict=True))
+    return large, small
+
+
+@quickly
+@given(
+    labels=st.lists(st.integers(0, 2), min_size=1, max_size=120),
+    share=shares | st.sampled_from([0.1, 0.5, 0.25]),
+    seed=st.integers(0, 99),
+    stratified=st.booleans(),
+    own=st.sampled_from([None, 1, -3]),
+)
+def test_without_copies_a_set_is_split_row_by_row(labels, share, seed, stratified, own):
+    dataset = ArrayDataset(np.zeros((len(labels), 2)), np.array(labels), INFO)
+    if own is not None:
+        dataset.groups = own * np.arange(len(labels))
+    found, expected = split(dataset, share, seed=seed, stratified=stratified), reference_split
+    for ours, theirs in zip(found, expected(dataset.labels, share, seed, stratified), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(
+        draw(dataset, 30, seed=seed), np.sort(np.random.default_rng(seed).permutation(len(labels))[:30])
+    )
+
+
+def test_a_group_with_several_labels_counts_as_the_most_frequent():
+    # 20 images that are mostly 0 and 20 that are mostly 2, with one label that disagrees each
+    labels = np.tile([[0, 1, 0], [1, 2, 2]], (20, 1)).ravel()
+    dataset = ArrayDataset(np.zeros((120, 2)), labels, INFO, np.repeat(np.arange(40), 3))
+    _, small = split(dataset, 0.25, seed=0, stratified=True)
+    assert np.bincount(labels[small]).tolist() == [10, 10, 10]
+
+
+IMAGES, COPIES, SIZE, RATE = 400, 5, 120, 0.1
+
+
+def test_what_is_held_out_with_its_copies_keeps_the_false_alarm_rate():
+    """A density knows the images that it was fitted to, and their copies: they say nothing of new ones."""
+    random = np.random.default_rng(0)
+    images = random.normal(size=(IMAGES, SIZE)).astype(np.float32)
+    noisy = images.repeat(COPIES, axis=0) + 0.05 * random.normal(size=(IMAGES * COPIES, SIZE)).astype(np.float32)
+    labels, groups = random.integers(0, 2, len(noisy)), np.arange(IMAGES).repeat(COPIES)
+    dataset = ArrayDataset(noisy, labels, DataInfo("copies", (SIZE,), ("a", "b")), groups)
+    new = torch.from_numpy(random.normal(size=(1000, SIZE)).astype(np.float32))
+
+    def false_alarms(dataset: ArrayDataset) -> float:
+        train, held_out = (dataset.subset(rows) for rows in split(dataset, 0.5, seed=0))
+        network = nn.Sequential(nn.Flatten(), nn.Linear(SIZE, 2))
+        detector = DDU(network).fit(loader(train)).calibrate(loader(held_out), RATE)
+        return float((detector.predict(new).verdict == "out_of_distribution").mean())
+
+    # 200 images are held out: the rate of a threshold has a deviation of √(0.1 · 0.9 / 200), that of the test less
+    assert abs(false_alarms(dataset) - RATE) < 3 * (RATE * (1 - RATE) * (1 / 200 + 1 / 1000)) ** 0.5
+    dataset.groups = None
+    assert false_alarms(dataset) > 0.3
+
+
+def test_groups_are_one_integer_a_sample():
+    with pytest.raises(InputError) as caught:
+        ArrayDataset(np.zeros((3, 2)), np.zeros(3, int), INFO, np.zeros(2, int))
+    assert str(caught.value) == (
+        "The groups of points must be integers, one for each of its 3 samples. Got int64, (2,), instead."
+    )
+    with pytest.raises(InputError, match=r"^The groups of points must be integers, .* Got float64, \(3,\), instead\.$"):
+        ArrayDataset(np.zeros((3, 2)), np.zeros(3, int), INFO, np.zeros(3))

@@ -30,6 +30,9 @@ def evaluate(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The file for rows, .csv or .jsonl. [default: RUN/rows.csv]")
     ] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out images of the OoD sets that cannot be read.")
+    ] = False,
     data_root: Annotated[
         Path | None, typer.Option(help="The folder of all data sets. [default: $DDU_DATA, else the cache]")
     ] = None,
@@ -54,6 +57,7 @@ def evaluate(
         detectors,
         output=output,
         data_root=data_root,
+        skip_bad=skip_bad,
         command=shlex.join(["ddu", *sys.argv[1:]]),
         say=lambda words: Console(stderr=True).print(words, style="dim", markup=False),
     )

@@ -50,8 +50,12 @@ def train(
         typer.Option(help="Leaky ReLU and pooled shortcuts, or plain ones. [default: the method's or recipe's]"),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same network again.")] = 0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Use only so many training samples.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="Use at most so many samples of the training split, held-out ones included."),
+    ] = None,
     false_alarm_rate: Annotated[float, typer.Option(help="What the detector is calibrated for.")] = 0.01,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out images that cannot be read.")] = False,
     data_root: Annotated[
         Path | None, typer.Option(help="The folder of all data sets. [default: $DDU_DATA, else the cache]")
     ] = None,
@@ -92,6 +96,7 @@ def train(
         limit=limit,
         false_alarm_rate=false_alarm_rate,
         options=options,
+        skip_bad=skip_bad,
     )
     run = train_run(
         config,

@@ -25,6 +25,7 @@ def evaluate(
     *,
     output: str | os.PathLike[str] | None = None,
     data_root: str | os.PathLike[str] | None = None,
+    skip_bad: bool = False,
     command: str = "",
     say: Say = lambda words: None,
 ) -> list[Row]:
@@ -40,6 +41,7 @@ def evaluate(
         output: The file for rows, CSV or JSON lines; by default `rows.csv` in the folder of the run. What detectors say
             of each input goes to the folder `scores` beside it or, of a file of another name, in a folder of that name.
         data_root: Where the data is; see `ddu.data.load`.
+        skip_bad: Leave out images of the OoD sets that cannot be read; for the data of the run its own setting counts.
         command: What to write down as the command that gives the rows again.
         say: Is told what is being done.
 
@@ -61,7 +63,8 @@ def evaluate(
     subjects = [Subject(entry.name, label, config.data, config.seed, run=config.fingerprint) for entry in entries]
     for whose in subjects:
         recorder.check_run(whose)
-    network = TrainedNetwork(run, by_name(run.load_data(root=data_root), load_ood(ood, config.data, data_root)))
+    unknown = load_ood(ood, config.data, data_root, skip_bad=skip_bad)
+    network = TrainedNetwork(run, by_name(run.load_data(root=data_root), unknown))
     for entry, whose in zip(entries, subjects, strict=True):
         if not recorder.is_done(whose):
             say(f"Measure {entry.name}")

@@ -25,13 +25,15 @@ def expand(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(member for name in names for member in families.get(name, [name])))
 
 
-def load_ood(names: Iterable[str], known: str, root: str | os.PathLike[str] | None) -> dict[str, ArrayDataset]:
+def load_ood(
+    names: Iterable[str], known: str, root: str | os.PathLike[str] | None, *, skip_bad: bool = False
+) -> dict[str, ArrayDataset]:
     """OoD sets by name, with the size and the normalisation of the known one."""
     info, found = data.info(known, root=root), dict[str, ArrayDataset]()
     for name in names:
         if name == known:
             raise InputError(f"{known} is the training data, and cannot be out of distribution as well.")
-        found[name] = data.load_ood(name, info, root=root)
+        found[name] = data.load_ood(name, info, root=root, skip_bad=skip_bad)
         if not len(found[name]):
             raise InputError(f"The set {name} is empty: there is nothing in it to be out of distribution.")
     return found

@@ -11,7 +11,6 @@ from ddu.data._digits import ambiguous_digits as ambiguous_digits
 from ddu.data._digits import digits as digits
 from ddu.data._digits import digits_demo_data as digits_demo_data
 from ddu.data._digits import photo_patches as photo_patches
-from ddu.data._digits import stratified_split as stratified_split
 from ddu.data._huggingface import HuggingFaceDataset as HuggingFaceDataset
 from ddu.data._huggingface import from_huggingface as from_huggingface
 from ddu.data._sources import data_root as data_root
@@ -21,9 +20,12 @@ from ddu.data._sources import list_data as list_data
 from ddu.data._sources import list_splits as list_splits
 from ddu.data._sources import load as load
 from ddu.data._sources import load_ood as load_ood
+from ddu.data._sources import load_parts as load_parts
+from ddu.data._splits import draw as draw
 from ddu.data._splits import load_splits as load_splits
 from ddu.data._splits import save_splits as save_splits
 from ddu.data._splits import split as split
+from ddu.data._splits import stratified_split as stratified_split
 from ddu.data.sources.folder import FolderDataset as FolderDataset
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "data_root",
     "digits",
     "digits_demo_data",
+    "draw",
     "fetch",
     "from_huggingface",
     "info",
@@ -46,6 +49,7 @@ __all__ = [
     "list_splits",
     "load",
     "load_ood",
+    "load_parts",
     "load_splits",
     "loader",
     "photo_patches",

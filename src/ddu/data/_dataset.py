@@ -62,6 +62,8 @@ class ArrayDataset(Dataset[Batch]):
         labels: Integers, (sample,).
         info: Names the classes and holds mean and deviation; images of another size or with other channels than
             `info.shape` are brought to it as they are read.
+        groups: Integers, (sample,): samples of one group are copies of one thing, such as an image with several labels,
+            and splits keep them together. None if every sample is on its own.
 
     >>> info = DataInfo("two squares", (1, 2, 2), ("black", "white"), mean=(0.5,), std=(0.5,))
     >>> images = np.array([[[[0], [0]]] * 2, [[[255], [255]]] * 2], dtype=np.uint8).reshape(2, 2, 2, 1)
@@ -70,12 +72,18 @@ class ArrayDataset(Dataset[Batch]):
     (torch.Size([2, 1, 2, 2]), [1.0, -1.0], [1, 0])
     """
 
-    def __init__(self, inputs: Inputs, labels: np.ndarray, info: DataInfo):
+    def __init__(self, inputs: Inputs, labels: np.ndarray, info: DataInfo, groups: np.ndarray | None = None):
         if len(inputs) != len(labels):
             raise InputError(f"The set {info.name} has {len(inputs)} inputs and {len(labels)} labels.")
+        if groups is not None and (groups.shape != (len(labels),) or groups.dtype.kind not in "iu"):
+            raise InputError(
+                f"The groups of {info.name} must be integers, one for each of its {len(labels)} samples. Got "
+                f"{groups.dtype}, {groups.shape}, instead."
+            )
         self.inputs: Any = inputs
         self.labels = labels
         self.info = info
+        self.groups = groups
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -98,7 +106,15 @@ class ArrayDataset(Dataset[Batch]):
         """Some of the samples, in the order of `indices`."""
         rows = np.arange(len(self))[np.asarray(indices)]
         in_memory = isinstance(self.inputs, np.ndarray) and not isinstance(self.inputs, np.memmap)
-        return self._with(inputs=self.inputs[rows] if in_memory else Rows(self.inputs, rows), labels=self.labels[rows])
+        return self._with(
+            inputs=self.inputs[rows] if in_memory else Rows(self.inputs, rows),
+            labels=self.labels[rows],
+            groups=None if self.groups is None else self.groups[rows],
+        )
+
+    def unreadable(self) -> dict[int, str]:
+        """The samples that cannot be read, and why: none of those in an array."""
+        return {}
 
     def like(self, info: DataInfo) -> Self:
         """The same inputs with the size, the channels and the normalisation of another set.

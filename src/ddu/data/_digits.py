@@ -1,12 +1,12 @@
 """scikit-learn's handwritten digits, ambiguous mixtures of them, and patches of its two photographs."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
 
-from ddu.errors import InputError, LabelError
+from ddu.data._splits import stratified_split
+from ddu.errors import LabelError
 from ddu.extras import require
 
 NUM_CLASSES = 10
@@ -73,34 +73,6 @@ def digits() -> LabelledImages:
     images = torch.as_tensor(pixels / 16, dtype=torch.float32).reshape(-1, 1, SIZE, SIZE)
     labels = torch.as_tensor(labels, dtype=torch.int64)
     return LabelledImages(images, labels, torch.nn.functional.one_hot(labels, NUM_CLASSES).float())
-
-
-def stratified_split(labels: Tensor, shares: Sequence[float], generator: Generator) -> list[Tensor]:
-    """Splits samples at random into parts in which every class has the same share, to within one sample.
-
-    Args:
-        labels: Labels, (sample,).
-        shares: The share of each part; they add up to 1.
-        generator: Where the randomness comes from.
-
-    Returns:
-        The indices of each part, in ascending order.
-
-    >>> parts = stratified_split(torch.arange(10) % 2, [0.6, 0.4], Generator().manual_seed(0))
-    >>> [len(part) for part in parts]
-    [6, 4]
-    """
-    if min(shares) < 0 or abs(sum(shares) - 1) > 1e-9:
-        raise InputError(f"The shares of a split must be positive and add up to 1. Got {list(shares)}.")
-    parts: list[list[Tensor]] = [[] for _ in shares]
-    cuts = torch.tensor(shares, dtype=torch.float64).cumsum(0)[:-1]
-    for label in labels.unique():
-        members = (labels == label).nonzero().flatten()
-        members = members[torch.randperm(len(members), generator=generator)]
-        ends = (cuts * len(members)).round().long()
-        for part, chunk in zip(parts, members.tensor_split(ends), strict=True):
-            part.append(chunk)
-    return [torch.cat(part).sort().values for part in parts]
 
 
 def ambiguous_digits(images: Tensor, labels: Tensor, count: int, generator: Generator) -> LabelledImages:

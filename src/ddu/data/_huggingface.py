@@ -20,7 +20,9 @@ class HuggingFaceDataset(ArrayDataset):
         return np.stack([decoded(image, self.info.shape) for image in self.inputs[rows]])
 
 
-def from_huggingface(dataset: Any, image: str = "image", label: str = "label") -> HuggingFaceDataset:
+def from_huggingface(
+    dataset: Any, image: str = "image", label: str = "label", *, group: str | None = None
+) -> HuggingFaceDataset:
     """Reads a split of a Hugging Face data set.
 
     Small images that all have one size keep it, others are shown at 224 x 224; `like` gives them any other size.
@@ -29,12 +31,13 @@ def from_huggingface(dataset: Any, image: str = "image", label: str = "label") -
         dataset: A `datasets.Dataset`, such as `datasets.load_dataset("mnist", split="train")`.
         image: The column of the images: Pillow's, or arrays of bytes.
         label: The column of the labels: a `ClassLabel`, or any values, which are numbered in their order.
+        group: The column that says which samples belong together, such as a patient's; splits keep them together.
     """
     if isinstance(dataset, Mapping):
         raise InputError(f"This is a dictionary of the splits {', '.join(map(repr, dataset))}: give one of them.")
     if not hasattr(dataset, "__len__"):
         raise InputError("A data set that is streamed has no length and no order: load it with streaming=False.")
-    for column in (image, label):
+    for column in (image, label) if group is None else (image, label, group):
         if column not in dataset.column_names:
             raise InputError(f"There is no column {column!r}, only {', '.join(map(repr, dataset.column_names))}.")
     values = np.asarray(dataset[label][:])
@@ -49,7 +52,8 @@ def from_huggingface(dataset: Any, image: str = "image", label: str = "label") -
     images = _Column(dataset, image)
     shape = common_shape(images[np.unique(labels, return_index=True)[1]])
     info = DataInfo(dataset.info.dataset_name or "huggingface", shape, tuple(names), **usual_scale(shape))
-    return HuggingFaceDataset(images, labels.astype(np.int64), info)
+    groups = None if group is None else np.unique(np.asarray(dataset[group][:]), return_inverse=True)[1]
+    return HuggingFaceDataset(images, labels.astype(np.int64), info, groups)
 
 
 class _Column:

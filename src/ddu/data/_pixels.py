@@ -12,6 +12,12 @@ if TYPE_CHECKING:
 
 _LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)  # of red, green and blue, by ITU-R BT.601
 
+# Pillow's modes
+_DEEP = ("I", "I;16", "I;16B", "I;16L", "I;16N")
+_GREY = ("1", "L", "LA", "F", *_DEEP)
+
+_TURNED = (5, 6, 7, 8)  # values of EXIF's orientation for which height and width change places
+
 
 def normalised(images: np.ndarray, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """(x - mean) / std of each channel, with x in [0, 1].
@@ -58,20 +64,62 @@ def decoded(image: "Image.Image", shape: tuple[int, ...], kept: float = 1.0) -> 
     """One image of Pillow's as bytes (height, width, channel), scaled and cut like those of `fitted`.
 
     Args:
-        image: Of any mode and size.
+        image: Of any size, and of any mode that `plain` takes.
         shape: (channel, height, width).
         kept: The share of the shorter side that is not cut off.
     """
     from PIL import Image
 
     channels, *size = shape
-    image = image.convert("RGB" if channels == 3 else "L")
+    image = plain(image).convert("RGB" if channels == 3 else "L")
     if [image.height, image.width] != size or kept != 1:
         scaled, (top, left) = covering((image.height, image.width), size, kept)
         image = image.resize((scaled[1], scaled[0]), Image.Resampling.BILINEAR)
         image = image.crop((left, top, left + size[1], top + size[0]))
     pixels = np.asarray(image)
     return pixels if channels == 3 else pixels[..., None]
+
+
+def plain(image: "Image.Image") -> "Image.Image":
+    """An image upright, with 8 bits per channel, and on white where it is transparent.
+
+    16 bits are scaled: 0 stays 0, and 65,535 becomes 255.
+    """
+    from PIL import Image, ImageOps
+
+    image.load()
+    if _orientation(image) is not None:
+        image = ImageOps.exif_transpose(image)
+    if image.mode == "F":
+        raise ValueError("its pixels are floats, whose range is unknown: convert it to 8 or 16 bits")
+    if image.mode in _DEEP:
+        pixels = np.asarray(image).astype(np.int64)
+        if pixels.min() < 0 or pixels.max() > 65_535:
+            raise ValueError(
+                f"its pixels go from {pixels.min()} to {pixels.max()}, beyond 16 bits: convert it to 8 or 16 bits"
+            )
+        return Image.fromarray(((pixels + 128) // 257).astype(np.uint8))  # 65535 = 257 · 255
+    if image.has_transparency_data:
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+    return image
+
+
+def header(image: "Image.Image") -> tuple[int, int, bool]:
+    """Height and width of an image once it is upright, and whether it is grey; nothing is decoded."""
+    size = (image.width, image.height) if _orientation(image) in _TURNED else (image.height, image.width)
+    return *size, image.mode in _GREY
+
+
+def _orientation(image: "Image.Image") -> int | None:
+    """How an image has to be turned, by its EXIF; None if that says nothing."""
+    from PIL import ExifTags
+
+    if "exif" not in image.info:
+        return None
+    try:
+        return image.getexif().get(ExifTags.Base.Orientation)
+    except SyntaxError:  # it is no EXIF
+        return None
 
 
 def covering(

@@ -1,25 +1,35 @@
 """Sets by name: where they are looked for, and what is said when they are not there."""
 
 import os
+import warnings
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
+
+import numpy as np
 
 import ddu.data.sources  # noqa: F401  (registers them)
 from ddu.data._dataset import ArrayDataset, DataInfo
 from ddu.data._registry import PREFIXES, SOURCES, Source
+from ddu.data.sources.folder import listed
 from ddu.data.sources.npz import npz_source
-from ddu.errors import DataError, InputError
+from ddu.errors import DataError, DataWarning, InputError
 
 Root = str | os.PathLike[str] | None
 
+_LISTED_AT_MOST = 100
 
-def load(name: str, split: str = "train", *, root: Root = None) -> ArrayDataset:
+
+def load(name: str, split: str = "train", *, root: Root = None, skip_bad: bool = False) -> ArrayDataset:
     """Reads a set by name.
+
+    Images in a folder of your own are checked: those that cannot be read are named all at once, now.
 
     Args:
         name: One of `list_data()`, or "folder:PATH", "npz:PATH", "cifar10_c:CORRUPTION:SEVERITY".
         split: "train" or "test".
         root: The folder of all sets; by default `DDU_DATA`, else the user's cache.
+        skip_bad: Leave out images that cannot be read, with a warning.
 
     Raises:
         InputError: There is no such set, or no such split of it.
@@ -29,11 +39,25 @@ def load(name: str, split: str = "train", *, root: Root = None) -> ArrayDataset:
     >>> load("two_moons")
     ArrayDataset(two_moons, 2,000 of (2,))
     """
+    return load_parts(name, [split], root=root, skip_bad=skip_bad)[0]
+
+
+def load_parts(
+    name: str, splits: Sequence[str] = ("train", "test"), *, root: Root = None, skip_bad: bool = False
+) -> list[ArrayDataset]:
+    """Reads several splits of a set; images that cannot be read, in whichever split, are one error.
+
+    Args:
+        name: As for `load`, like the rest.
+        splits: Which ones.
+        root: The folder of all sets.
+        skip_bad: Leave out images that cannot be read.
+    """
     folder = data_root(root)
-    return _read(name, find(name, folder), split, folder)
+    return _read_checked(name, find(name, folder), splits, folder, skip_bad)
 
 
-def load_ood(name: str, info: DataInfo, *, root: Root = None) -> ArrayDataset:
+def load_ood(name: str, info: DataInfo, *, root: Root = None, skip_bad: bool = False) -> ArrayDataset:
     """Reads a set the way a network that was trained on another one has to be shown it.
 
     It gets the other set's size, channels and normalisation. Of a set with splits it is the test split.
@@ -42,10 +66,12 @@ def load_ood(name: str, info: DataInfo, *, root: Root = None) -> ArrayDataset:
         name: As for `load`.
         info: Of the set that the network was trained on.
         root: As for `load`.
+        skip_bad: As for `load`.
     """
     folder = data_root(root)
     source = find(name, folder)
-    return _read(name, source, "test" if "test" in source.splits else source.splits[0], folder).like(info)
+    split = "test" if "test" in source.splits else source.splits[0]
+    return _read_checked(name, source, [split], folder, skip_bad)[0].like(info)
 
 
 def info(name: str, *, root: Root = None) -> DataInfo:
@@ -109,6 +135,37 @@ def _read(name: str, source: Source, split: str, root: Path) -> ArrayDataset:
             f"{source.remedy} If it is elsewhere, say where with --data-root or DDU_DATA."
         )
     return source.read(split, root)
+
+
+def _read_checked(name: str, source: Source, splits: Sequence[str], root: Path, skip_bad: bool) -> list[ArrayDataset]:
+    parts = [_read(name, source, split, root) for split in splits]
+    # Sets of the library were verified when they were fetched, and may have a million files
+    return _readable(parts, skip_bad) if skip_bad or source.place else parts
+
+
+def _readable(parts: list[ArrayDataset], skip_bad: bool) -> list[ArrayDataset]:
+    """The parts of a set without what cannot be read; an error that lists it, unless it is to be left out."""
+    bad = [part.unreadable() for part in parts]
+    problems = [problem for found in bad for problem in found.values()]
+    if not problems:
+        return parts
+    which = f"{len(problems)} of the {sum(map(len, parts)):,} images of {parts[0].info.name}"
+    if not skip_bad:
+        shown, more = problems[:_LISTED_AT_MOST], len(problems) - _LISTED_AT_MOST
+        raise DataError(
+            f"{which} cannot be read. Repair or delete them, or leave them out with --skip-bad (skip_bad=True):\n"
+            + "\n".join([*shown, f"... and {more:,} more"] if more > 0 else shown)
+        )
+    files = [str(part.inputs[row]) for part, found in zip(parts, bad, strict=True) for row in found]
+    warnings.warn(f"Left out {which}, which cannot be read: {listed(files)}", DataWarning, stacklevel=5)
+    return [_without(part, list(found)) for part, found in zip(parts, bad, strict=True)]
+
+
+def _without(part: ArrayDataset, rows: list[int]) -> ArrayDataset:
+    rest = part.subset(np.delete(np.arange(len(part)), rows))
+    for label in np.setdiff1d(part.labels, rest.labels):
+        raise DataError(f"Not one image of the class {part.info.classes[label]!r} of {part.info.name} can be read.")
+    return rest
 
 
 def _hint(name: str) -> str:

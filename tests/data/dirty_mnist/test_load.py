@@ -12,10 +12,11 @@ from ddu.data.dirty_mnist._artifact import read_arrays
 
 def test_every_image_comes_as_often_as_it_has_labels(made):
     arrays, _ = read_arrays(made, "train")
-    inputs, labels, soft_labels = load_ambiguous(made, "train", noise=0)
+    inputs, labels, soft_labels, groups = load_ambiguous(made, "train", noise=0)
     np.testing.assert_array_equal((inputs * np.float32(255)).round(), arrays["images"].repeat(4, axis=0))
     np.testing.assert_array_equal(labels.reshape(150, 4), arrays["labels"])
     np.testing.assert_array_equal(soft_labels[3::4], arrays["soft_labels"])
+    np.testing.assert_array_equal(groups.reshape(150, 4), np.arange(150)[:, None].repeat(4, axis=1))
     assert (inputs.dtype, labels.dtype, soft_labels.dtype) == (np.float16, np.int64, np.float32)
 
 
@@ -46,8 +47,11 @@ def test_noise_of_train_and_test_is_not_the_same(made, train_digits):
 def test_dirty_is_clean_then_ambiguous_both_with_noise(made, train_digits):
     dirty, ambiguous = load_dirty(made, "train", train_digits), load_ambiguous(made, "train")
     assert len(dirty.inputs) == len(dirty.labels) == len(dirty.soft_labels) == 600 + 600
-    for whole, part in zip(dirty, ambiguous, strict=True):
+    for whole, part in zip(dirty[:3], ambiguous[:3], strict=True):
         np.testing.assert_array_equal(whole[600:], part)
+    assert len(set(dirty.groups[:600])) == 600
+    assert not set(dirty.groups[:600]) & set(dirty.groups[600:])
+    np.testing.assert_array_equal(dirty.groups[600:] - dirty.groups[600], ambiguous.groups)
     np.testing.assert_array_equal(dirty.labels[:600], train_digits.labels)
     np.testing.assert_array_equal(dirty.soft_labels[:600], np.eye(10)[train_digits.labels])
     noise = dirty.inputs[:600].astype(float) - train_digits.inputs / 255
@@ -55,7 +59,7 @@ def test_dirty_is_clean_then_ambiguous_both_with_noise(made, train_digits):
 
 
 def test_the_arrays_make_a_normalised_dataset(made, train_digits):
-    inputs, labels, _ = load_ambiguous(made, "train")
+    inputs, labels, *_ = load_ambiguous(made, "train")
     x, y = ArrayDataset(inputs, labels, train_digits.info)[7]
     expected = (torch.from_numpy(inputs[7]).float().permute(2, 0, 1) - 0.1307) / 0.3081
     torch.testing.assert_close(x, expected)

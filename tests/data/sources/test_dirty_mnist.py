@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from ddu import data
 from ddu.data import load
 from ddu.data.dirty_mnist import _artifact as artifact
 from ddu.errors import DataError
@@ -41,6 +42,17 @@ def test_dirty_mnist_is_mnist_and_the_ambiguous_images(root):
     dataset = load("dirty_mnist", root=root)
     assert dataset.labels.tolist() == [0, 1, 2, 3, 1, 7, 3, 8, 4, 4]
     assert dataset[0][0].shape == (1, 28, 28)
+
+
+def test_copies_of_an_image_are_a_group_that_no_split_divides(root):
+    np.testing.assert_array_equal(load("ambiguous_mnist", root=root).groups, [0, 0, 1, 1, 2, 2])
+    dataset = load("dirty_mnist", root=root)
+    groups = dataset.groups
+    assert groups is not None
+    assert groups.tolist() == [0, 1, 2, 3, 4, 4, 5, 5, 6, 6]
+    for seed in range(10):
+        large, small = data.split(dataset, 0.5, seed=seed)
+        assert not set(groups[large]) & set(groups[small])
 
 
 @pytest.mark.parametrize("name", ["ambiguous_mnist", "dirty_mnist"])

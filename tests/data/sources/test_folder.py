@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from ddu.data import FolderDataset, info, list_splits, load, load_ood, loader
+from ddu.data import FolderDataset, info, list_splits, load, load_ood, load_parts, loader
 from ddu.errors import DataError, DataWarning, InputError
 
 
@@ -207,3 +207,149 @@ def test_an_image_is_what_pillow_decodes(tmp_path):
 def test_paths_may_be_relative(parts, monkeypatch):
     monkeypatch.chdir(parts.parent)
     assert len(load("folder:pets", "test")) == 4
+
+
+# Images that cannot be read
+
+
+def damage(path, how=lambda content: content[: len(content) // 2]):
+    path.write_bytes(how(path.read_bytes()))
+    return path
+
+
+def noise(size=(40, 30)) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8))
+
+
+@pytest.fixture
+def pets(tmp_path):
+    """Five JPEGs of noise for each of two classes, with train and test."""
+    for part in ("train", "test"):
+        for name in ("cat", "dog"):
+            (tmp_path / "pets" / part / name).mkdir(parents=True)
+            for index in range(5):
+                noise().save(tmp_path / "pets" / part / name / f"{index}.jpg")
+    return tmp_path / "pets"
+
+
+def test_all_images_that_cannot_be_read_are_listed_in_one_go(pets):
+    first = damage(pets / "train" / "cat" / "0.jpg")  # by whose header the shape is told, too
+    empty = damage(pets / "train" / "dog" / "3.jpg", lambda content: b"")
+    tested = damage(pets / "test" / "dog" / "4.jpg")
+    with pytest.raises(DataError) as caught:
+        load_parts(f"folder:{pets}")
+    message, *listed = str(caught.value).splitlines()
+    assert message == (
+        f"3 of the 20 images of folder:{pets} cannot be read. Repair or delete them, or leave them out with --skip-bad "
+        "(skip_bad=True):"
+    )
+    for line, path in zip(listed, (first, empty, tested), strict=True):
+        assert line.startswith(f"{path} cannot be read as an image: ")
+    with pytest.raises(DataError, match=r"^2 of the 10 images of "):
+        load(f"folder:{pets}")
+
+
+def test_images_that_cannot_be_read_are_left_out_if_asked_for(pets):
+    bad = [damage(pets / "train" / "cat" / "0.jpg"), damage(pets / "train" / "dog" / "3.jpg", lambda content: b"junk")]
+    with pytest.warns(DataWarning) as caught:
+        dataset = load(f"folder:{pets}", skip_bad=True)
+    assert [str(warning.message) for warning in caught] == [
+        f"Left out 2 of the 10 images of folder:{pets}, which cannot be read: {bad[0]}, {bad[1]}"
+    ]
+    assert dataset.labels.tolist() == [0] * 4 + [1] * 4
+    assert len(next(iter(loader(dataset)))[1]) == 8
+    assert len(load(f"folder:{pets}", "test", skip_bad=True)) == 10
+    damage(pets / "test" / "cat" / "0.jpg")
+    with pytest.warns(DataWarning, match=r"^Left out 1 of the 10 images of "):
+        unknown = load_ood(f"folder:{pets}", info("mnist"), skip_bad=True)
+    assert len(unknown) == 9
+
+
+def test_a_class_of_which_no_image_can_be_read_is_named(pets):
+    for path in (pets / "train" / "dog").iterdir():
+        damage(path, lambda content: b"")
+    with (
+        pytest.warns(DataWarning, match=r"^Left out 5 of the 10 images of .*0\.jpg, .*4\.jpg$"),
+        pytest.raises(DataError) as caught,
+    ):
+        load(f"folder:{pets}", skip_bad=True)
+    assert str(caught.value) == f"Not one image of the class 'dog' of folder:{pets} can be read."
+    for path in (pets / "train" / "cat").iterdir():
+        damage(path, lambda content: b"")
+    with pytest.raises(DataError, match=r"^10 of the 10 images of "):
+        load(f"folder:{pets}")
+
+
+@pytest.mark.parametrize("end", ["jpg", "png", "bmp", "gif", "webp", "tif", "ppm"])
+def test_a_truncated_file_of_any_format_is_found_and_a_whole_one_is_not(tmp_path, end):
+    (tmp_path / "only").mkdir()
+    for name in ("a", "b"):
+        noise().save(tmp_path / "only" / f"{name}.{end}")
+    assert len(load(f"folder:{tmp_path}")) == 2
+    damage(tmp_path / "only" / f"b.{end}")
+    with pytest.raises(DataError, match=r"^1 of the 2 images of .*\n.*/b\."):
+        load(f"folder:{tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [
+        ("jpg", lambda content: content + b"more"),
+        ("png", lambda content: content + b"more"),
+        ("png", lambda c: c[:-12]),
+    ],
+)
+def test_what_can_be_decoded_is_not_refused_for_its_end(tmp_path, end, how):
+    (tmp_path / "only").mkdir()
+    noise().save(tmp_path / "only" / f"a.{end}")
+    damage(tmp_path / "only" / f"a.{end}", how)
+    assert load(f"folder:{tmp_path}")[0][0].shape == (3, 40, 30)
+
+
+@pytest.mark.parametrize("end", ["jpg", "png"])
+def test_a_whole_jpeg_or_png_is_not_decoded_to_be_checked_and_not_checked_twice(tmp_path, monkeypatch, end):
+    (tmp_path / "only").mkdir()
+    noise().save(tmp_path / "only" / f"a.{end}")
+    opened, open_image = [], Image.open
+    monkeypatch.setattr("ddu.data.sources.folder.plain", lambda image: pytest.fail("it was decoded"))
+    monkeypatch.setattr(Image, "open", lambda file: opened.append(file) or open_image(file))
+    for times in (2, 1, 1):  # once for the shape, and the first time once for the check
+        opened.clear()
+        load(f"folder:{tmp_path}")
+        assert len(opened) == times
+
+
+def test_a_long_list_ends_with_how_many_more_there_are(tmp_path, monkeypatch):
+    (tmp_path / "only").mkdir()
+    for index in range(4):
+        (tmp_path / "only" / f"{index}.png").touch()
+    monkeypatch.setattr("ddu.data._sources._LISTED_AT_MOST", 3)
+    with pytest.raises(DataError) as caught:
+        load(f"folder:{tmp_path}")
+    assert len(str(caught.value).splitlines()) == 5
+    assert str(caught.value).endswith("\n... and 1 more")
+
+
+def test_an_image_that_is_upright_by_its_exif_is_shown_upright(tmp_path):
+    pixels = np.zeros((20, 30, 3), dtype=np.uint8)
+    pixels[:10] = 255  # white above, which orientation 6 turns to the right
+    (tmp_path / "only").mkdir()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(pixels).save(tmp_path / "only" / "a.png", exif=exif)
+    dataset = load(f"folder:{tmp_path}")
+    assert dataset.info.shape == (3, 30, 20)
+    red = dataset[0][0][0] * dataset.info.std[0] + dataset.info.mean[0]
+    assert red[:, 10:].min() > 0.99
+    assert red[:, :10].max() < 0.01
+
+
+@pytest.mark.parametrize(("end", "shape"), [("png", (1, 8, 8)), ("tif", (1, 8, 8)), ("pgm", (1, 8, 8))])
+def test_sixteen_bits_are_scaled_to_eight(tmp_path, end, shape):
+    pixels = np.linspace(0, 65_535, 64).astype(np.uint16).reshape(8, 8)
+    (tmp_path / "only").mkdir()
+    Image.fromarray(pixels).save(tmp_path / "only" / f"a.{end}")
+    dataset = load(f"folder:{tmp_path}")
+    assert dataset.info.shape == shape
+    shown = dataset[0][0][0].numpy() * dataset.info.std[0] + dataset.info.mean[0]
+    np.testing.assert_allclose(shown, pixels / 65_535, atol=0.5 / 255 + 1e-6)

@@ -224,3 +224,18 @@ def test_paths_may_be_relative(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path.parent)
     assert len(load(f"npz:{tmp_path.name}/digits.npz")) == 12
     assert len(load("digits", root=tmp_path.name)) == 12
+
+
+def test_groups_are_read_with_their_split(tmp_path):
+    groups = np.arange(12) // 4
+    path = write(
+        tmp_path / "own.npz", x_train=IMAGES, y_train=LABELS, x_test=IMAGES, y_test=LABELS, groups_train=groups
+    )
+    np.testing.assert_array_equal(load(f"npz:{path}").groups, groups)
+    assert load(f"npz:{path}", "test").groups is None
+    path = write(tmp_path / "short.npz", x=IMAGES, y=LABELS, groups=groups[:5])
+    with pytest.raises(InputError) as caught:
+        load(f"npz:{path}")
+    assert str(caught.value) == (
+        f"The groups of npz:{path} must be integers, one for each of its 12 samples. Got int64, (5,), instead."
+    )

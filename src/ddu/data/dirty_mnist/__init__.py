@@ -2,7 +2,7 @@
 
 train, test = ddu.data.load("mnist", "train"), ddu.data.load("mnist", "test")
 make_dirty_mnist("dirty_mnist", train, test)                 # once, in minutes
-inputs, labels, soft_labels = load_dirty("dirty_mnist", "train", train)
+inputs, labels, soft_labels, groups = load_dirty("dirty_mnist", "train", train)
 """
 
 from ddu.data.dirty_mnist._load import SoftLabelled as SoftLabelled

@@ -24,22 +24,24 @@ class SoftLabelled(NamedTuple):
         inputs: (sample, 28, 28, 1), halves; black is 0 and white is 1, but for the noise.
         labels: (sample,).
         soft_labels: (sample, class); one-hot where there is no doubt.
+        groups: (sample,); copies of one image have the same number.
     """
 
     inputs: np.ndarray
     labels: np.ndarray
     soft_labels: np.ndarray
+    groups: np.ndarray
 
     def take(self, rows: np.ndarray | slice) -> "SoftLabelled":
         """Some of the samples."""
-        return SoftLabelled(self.inputs[rows], self.labels[rows], self.soft_labels[rows])
+        return SoftLabelled(*(column[rows] for column in self))
 
 
 def load_ambiguous(folder: str | os.PathLike[str], split: str = "train", *, noise: float = NOISE) -> SoftLabelled:
     """Ambiguous-MNIST: every image as often as it has labels, one copy after the other, each with noise of its own.
 
     The noise depends on nothing but the seed that the set was made with. Whoever holds out a part of the samples should
-    hold out whole images: samples 10 i to 10 i + 9 are the same one.
+    hold out whole images, that is, whole `groups`: samples 10 i to 10 i + 9 are the same one.
 
     Args:
         folder: What `make_dirty_mnist` made.
@@ -52,6 +54,7 @@ def load_ambiguous(folder: str | os.PathLike[str], split: str = "train", *, nois
         with_noise(arrays["images"], copies, noise, numbers(manifest["seed"], "noise", split, "ambiguous")),
         arrays["labels"].reshape(-1).astype(np.int64),
         arrays["soft_labels"].repeat(copies, axis=0),
+        np.arange(len(arrays["images"])).repeat(copies),
     )
 
 
@@ -74,6 +77,7 @@ def load_dirty(
         np.concatenate([clean, ambiguous.inputs]),
         np.concatenate([mnist.labels, ambiguous.labels]),
         np.concatenate([certain, ambiguous.soft_labels]),
+        np.concatenate([np.arange(len(mnist)), len(mnist) + ambiguous.groups]),
     )
 
 

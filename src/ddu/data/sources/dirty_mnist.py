@@ -19,7 +19,7 @@ def ambiguous_mnist(split: str, root: Path) -> ArrayDataset:
     from ddu.data.dirty_mnist import load_ambiguous
 
     made = load_ambiguous(root / _FOLDER, split)
-    return ArrayDataset(made.inputs, made.labels, _AMBIGUOUS_MNIST)
+    return ArrayDataset(made.inputs, made.labels, _AMBIGUOUS_MNIST, made.groups)
 
 
 @register(_DIRTY_MNIST, _FILES, remedy=_REMEDY)
@@ -29,4 +29,4 @@ def dirty_mnist(split: str, root: Path) -> ArrayDataset:
     from ddu.data.dirty_mnist import load_dirty
 
     made = load_dirty(root / _FOLDER, split, load("mnist", split, root=root))
-    return ArrayDataset(made.inputs, made.labels, _DIRTY_MNIST)
+    return ArrayDataset(made.inputs, made.labels, _DIRTY_MNIST, made.groups)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddu.data._dataset import ArrayDataset, DataInfo
-from ddu.data._pixels import decoded
+from ddu.data._pixels import decoded, header, plain
 from ddu.data._registry import Source, register_prefix
 from ddu.data.sources._constants import usual_scale
 from ddu.errors import DataError, DataWarning
@@ -27,6 +27,7 @@ USUAL = 224  # the size of all others, as for ImageNet
 
 _SPLITS = ("train", "val", "test")
 _NAMED_AT_MOST = 5
+_END_OF_JPEG = b"\xff\xd9"
 
 
 class FolderDataset(ArrayDataset):
@@ -40,11 +41,25 @@ class FolderDataset(ArrayDataset):
         labels: Integers, (sample,).
         info: Names the classes and holds size, mean and deviation.
         kept: The share of an image's shorter side that is not cut off.
+        groups: As for an `ArrayDataset`.
     """
 
-    def __init__(self, files: Sequence[str], labels: np.ndarray, info: DataInfo, *, kept: float = 1.0):
-        super().__init__(np.array(files, dtype=np.dtypes.StringDType()), labels, info)
+    def __init__(
+        self,
+        files: Sequence[str],
+        labels: np.ndarray,
+        info: DataInfo,
+        *,
+        kept: float = 1.0,
+        groups: np.ndarray | None = None,
+    ):
+        super().__init__(np.array(files, dtype=np.dtypes.StringDType()), labels, info, groups)
         self.kept = kept
+
+    def unreadable(self) -> dict[int, str]:
+        """The samples that cannot be read, and why; a file that has not changed is not looked at again."""
+        found = {row: _problem(str(file)) for row, file in enumerate(track(self.inputs, "Checking images"))}
+        return {row: problem for row, problem in found.items() if problem is not None}
 
     def _pixels(self, rows: np.ndarray) -> np.ndarray:
         return np.stack([_read_image(file, self.info.shape, self.kept) for file in self.inputs[rows]])
@@ -62,8 +77,52 @@ def _opened(file: str) -> Iterator["Image.Image"]:
     try:
         with pillow.open(file) as image:
             yield image
-    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
+    except MemoryError:
+        raise
+    # What a damaged file raises depends on its format, and on where the damage is
+    except Exception as error:
         raise DataError(f"{file} cannot be read as an image: {error}.") from error
+
+
+def _problem(file: str) -> str | None:
+    """Why a file cannot be read as an image; None if it can."""
+    try:
+        there = os.stat(file)
+    except OSError as error:
+        return f"{file} cannot be read: {error.strerror}."
+    return _problem_of_version(file, there.st_size, there.st_mtime_ns)
+
+
+@cache
+def _problem_of_version(file: str, size: int, modified: int) -> str | None:
+    try:
+        if not _is_surely_whole(file):
+            with _opened(file) as image:
+                plain(image)
+    except DataError as error:
+        return str(error)
+    return None
+
+
+def _is_surely_whole(file: str) -> bool:
+    """Whether a file is whole by the checksums of PNG or the end of JPEG; if not, only decoding can tell."""
+    with _opened(file) as image:
+        if image.format == "JPEG":
+            with open(file, "rb") as content:
+                content.seek(-len(_END_OF_JPEG), os.SEEK_END)
+                return content.read() == _END_OF_JPEG
+        if image.format == "PNG":
+            try:
+                image.verify()
+            except (OSError, SyntaxError):
+                return False
+            return True
+    return False
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few names."""
+    return ", ".join(names[:_NAMED_AT_MOST]) + (", ..." if len(names) > _NAMED_AT_MOST else "")
 
 
 def class_folders(folder: Path) -> dict[str, Path]:
@@ -93,8 +152,8 @@ def list_images(folders: Mapping[str, Path]) -> tuple[list[str], np.ndarray]:
         files += images
         labels += [label] * len(images)
     if strangers:
-        named = ", ".join(strangers[:_NAMED_AT_MOST]) + (", ..." if len(strangers) > _NAMED_AT_MOST else "")
-        warnings.warn(f"Left out {len(strangers)} of the files, which are no images: {named}", DataWarning, 2)
+        words = f"Left out {len(strangers)} of the files, which are no images: {listed(strangers)}"
+        warnings.warn(words, DataWarning, 2)
     return files, np.array(labels, dtype=np.int64)
 
 
@@ -109,7 +168,7 @@ def open_folder(path: str) -> Source:
         raise DataError(f"{parts[first]} has no subfolders: every class needs one, with its images in it.")
 
     @cache
-    def listed(split: str) -> tuple[list[str], np.ndarray]:
+    def contents(split: str) -> tuple[list[str], np.ndarray]:
         found = class_folders(parts[split])
         for name in classes:
             if name not in found:
@@ -119,12 +178,11 @@ def open_folder(path: str) -> Source:
                 raise DataError(f"{parts[split]} has a folder {name!r}, and {parts[first]} has no such class.")
         return list_images(found)
 
-    files, labels = listed(first)
-    shape = common_shape(_headers(files[row] for row in np.unique(labels, return_index=True)[1]))
+    shape = common_shape(_examples(*contents(first)))
     info = DataInfo(f"folder:{path}", shape, classes, **usual_scale(shape))
 
     def read(split: str, root: Path) -> ArrayDataset:
-        return FolderDataset(*listed(split), info)
+        return FolderDataset(*contents(split), info)
 
     files = {split: (str(part.absolute()),) for split, part in parts.items()}
     remedy = "Splits are subfolders, train and test (or val), with the classes in each."
@@ -143,16 +201,22 @@ def _parts(folder: Path) -> dict[str, Path]:
 
 def common_shape(images: Iterable["Image.Image"]) -> tuple[int, int, int]:
     """The shape to show images at, told by some of them: small ones of one size keep it, grey ones stay grey."""
-    described = {(image.height, image.width, image.mode) for image in images}
-    heights, widths, modes = (set(column) for column in zip(*described, strict=True))
+    found = {header(image) for image in images} or {(USUAL, USUAL, False)}
+    heights, widths, grey = (set(column) for column in zip(*found, strict=True))
     height, width = max(heights), max(widths)
     if len(heights) > 1 or len(widths) > 1 or max(height, width) > SMALL:
         height = width = USUAL
-    return 1 if modes <= {"1", "L"} else 3, height, width
+    return 1 if all(grey) else 3, height, width
 
 
-def _headers(files: Iterable[str]) -> Iterator["Image.Image"]:
-    """Images of which nothing but size and mode has been read."""
-    for file in files:
-        with _opened(file) as image:
-            yield image
+def _examples(files: Sequence[str], labels: np.ndarray) -> Iterator["Image.Image"]:
+    """The first image of each class that can be opened; nothing but its header has been read."""
+    starts = np.unique(labels, return_index=True)[1]
+    for start, end in zip(starts, [*starts[1:], len(files)], strict=True):
+        for file in files[start:end]:
+            try:
+                with _opened(file) as image:
+                    yield image
+                break
+            except DataError:  # loading the set lists it
+                continue

@@ -1,4 +1,4 @@
-"""Arrays in one file: `x_train`, `y_train`, `x_test`, `y_test`, or `x` and `y`; and `classes`, their names."""
+"""Arrays in one file: `x_train`, `y_train`, `x_test`, `y_test`, or `x` and `y`; `groups_train` ...; and `classes`."""
 
 import math
 import zipfile
@@ -112,7 +112,9 @@ def npz_source(path: Path, known: DataInfo, summary: str = "") -> Source:
     def read(split: str, root: Path) -> ArrayDataset:
         inputs, labels = (array(f"{letter}{suffixes[split]}") for letter in "xy")
         _check(inputs, labels, info, path)
-        return ArrayDataset(inputs[..., None] if inputs.ndim == 3 else inputs, labels.astype(np.int64), info)
+        images = inputs[..., None] if inputs.ndim == 3 else inputs
+        copies = f"groups{suffixes[split]}"
+        return ArrayDataset(images, labels.astype(np.int64), info, array(copies) if copies in members else None)
 
     shape = _input_shape(members[f"x{next(iter(suffixes.values()))}"].shape, path)
     if known.classes:
@@ -153,6 +155,11 @@ def _check(inputs: np.ndarray, labels: np.ndarray, info: DataInfo, path: Path) -
     if len(labels) and not 0 <= labels.min() <= labels.max() < info.num_classes:
         raise LabelError(
             f"The labels in {path} go from {labels.min()} to {labels.max()}, and there are {info.num_classes} classes."
+        )
+    shape = _input_shape(inputs.shape, path)
+    if shape != info.shape and not (len(shape) == 3 and info.is_image):
+        raise InputError(
+            f"The inputs in {path} have the shape {shape} in one split and {info.shape} in the other: make them alike."
         )
     first = inputs[:100]
     if info.is_image and inputs.dtype != np.uint8 and not (first.min() >= 0 and first.max() <= 1):
