@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -43,28 +44,40 @@ def fitted(model, **options):
     return detector.calibrate(batches(seed=1), false_alarm_rate=0.05)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def model():
     return make_model()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def detector(model):
     return fitted(model)
 
 
+@pytest.fixture(scope="module")
+def newer(model):
+    return ddu.DDU(model).fit(batches(seed=5))
+
+
+@pytest.fixture(scope="module")
+def saved(detector, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "detector"
+    detector.save(folder)
+    return folder
+
+
 @pytest.fixture
-def folder(detector, tmp_path):
-    detector.save(tmp_path / "detector")
-    return tmp_path / "detector"
+def folder(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "detector")
+
+
+def file_of(folder):
+    return folder / "detector.safetensors"
 
 
 def manifest_of(folder):
-    return json.loads((folder / "manifest.json").read_text())
-
-
-def tensors_of(folder):
-    return folder / manifest_of(folder)["tensors"]["file"]
+    with safetensors.safe_open(file_of(folder), "pt") as file:
+        return json.loads(file.metadata()["ddu-detector"])
 
 
 def refusal(folder, model):
@@ -73,10 +86,18 @@ def refusal(folder, model):
     return str(caught.value)
 
 
-def sign(folder, manifest):
-    """Writes a manifest with the checksum that belongs to it: not tampered with, but written by another hand."""
+def rewrite(folder, manifest, tensors=None):
+    """Writes a file as it is given: the checksums are those in the manifest."""
+    tensors = safetensors.torch.load_file(file_of(folder)) if tensors is None else tensors
+    safetensors.torch.save_file(tensors, file_of(folder), {"ddu-detector": json.dumps(manifest)})
+
+
+def sign(folder, manifest, tensors=None):
+    """Writes a file with the checksums that belong to it: not tampered with, but written by another hand."""
+    if tensors is not None:
+        manifest["tensors"] = artifacts.fingerprint(tensors)
     manifest["sha256"] = artifacts._manifest_digest(manifest)
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    rewrite(folder, manifest, tensors)
 
 
 # What is written
@@ -152,10 +173,9 @@ def test_the_manifest_names_everything(detector, folder, model):
     }
 
 
-def test_the_tensors_are_plain_safetensors(folder):
-    tensors = safetensors.torch.load_file(tensors_of(folder))
-    assert tensors["count"].tolist() == [100, 100, 100]
-    assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", tensors_of(folder).name]
+def test_a_detector_is_one_plain_safetensors_file(folder):
+    assert [path.name for path in folder.iterdir()] == ["detector.safetensors"]
+    assert safetensors.torch.load_file(file_of(folder))["count"].tolist() == [100, 100, 100]
 
 
 def test_the_fingerprint_sees_every_weight_and_buffer_and_nothing_else(model):
@@ -220,52 +240,41 @@ def test_a_file_in_the_way_is_refused(detector, tmp_path):
     assert str(caught.value) == f"{path} is a file: a detector is saved as a folder, so give another name."
     assert path.read_text() == "mine"
     assert refusal(path, detector.model) == (
-        f"There is no detector in {path}: it has no manifest.json. Give the folder that save() wrote."
+        f"There is no detector in {path}: it has no detector.safetensors. Give the folder that save() wrote."
     )
 
 
 def test_a_folder_without_a_detector_is_refused(model, tmp_path):
     assert refusal(tmp_path / "nowhere", model) == (
-        f"There is no detector in {tmp_path / 'nowhere'}: it has no manifest.json. Give the folder that save() wrote."
+        f"There is no detector in {tmp_path / 'nowhere'}: it has no detector.safetensors. Give the folder that save() "
+        "wrote."
     )
 
 
-@pytest.mark.parametrize("left", [0, 8, -1])
-def test_truncated_tensors_are_refused(folder, model, left):
-    path = tensors_of(folder)
-    data = path.read_bytes()
-    path.write_bytes(data[:left])
-    assert refusal(folder, model) == (
-        f"{path} has {len(data[:left])} bytes where {len(data)} were written: it is truncated. Copy it again, or save "
-        "the detector again."
-    )
+CHANGED = (
+    "{} was changed after it was saved: its checksum does not match its content. Copy it again, or save the detector "
+    "again."
+)
 
 
-def test_missing_tensors_are_refused(folder, model):
-    path = tensors_of(folder)
-    path.unlink()
-    assert refusal(folder, model) == f"{path} is missing: copy the whole folder, or save the detector again."
-
-
-@pytest.mark.parametrize("at", [0.0, 0.3, 0.999])
-def test_a_flipped_bit_in_the_tensors_is_refused(folder, model, at):
-    path = tensors_of(folder)
-    data = bytearray(path.read_bytes())
-    data[int(at * len(data))] ^= 1
-    path.write_bytes(data)
-    assert refusal(folder, model) == (
-        f"{path} was changed after it was saved: its checksum does not match the manifest's."
-    )
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
-def test_a_truncated_manifest_is_refused(folder, model, share):
-    path = folder / "manifest.json"
-    text = path.read_text()
-    path.write_text(text[: int(share * len(text))])
+@pytest.mark.parametrize("left", [0, 4, 8, 300, -1])
+def test_a_truncated_file_is_refused(folder, model, left):
+    path = file_of(folder)
+    path.write_bytes(path.read_bytes()[:left])
     message = refusal(folder, model)
-    assert message.startswith(f"{path} is truncated or not JSON (")
+    assert message.startswith(f"{path} is truncated or not written by ddu (Error while deserializing: ")
     assert message.endswith("). Copy it again, or save the detector again.")
+
+
+def test_a_flipped_bit_in_the_tensors_is_refused(folder, model):
+    path = file_of(folder)
+    data = path.read_bytes()
+    begin = 8 + int.from_bytes(data[:8], "little")
+    for position in (begin, (begin + len(data)) // 2, len(data) - 1):
+        flipped = bytearray(data)
+        flipped[position] ^= 1
+        path.write_bytes(flipped)
+        assert refusal(folder, model) == CHANGED.format(path)
 
 
 @pytest.mark.parametrize(
@@ -274,39 +283,38 @@ def test_a_truncated_manifest_is_refused(folder, model, share):
 def test_an_edited_manifest_is_refused(folder, model, key, value):
     manifest = manifest_of(folder)
     manifest["content"][key] = value
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    assert refusal(folder, model) == (
-        f"{folder / 'manifest.json'} was changed after it was saved: its checksum does not match its content."
-    )
+    rewrite(folder, manifest)
+    assert refusal(folder, model) == CHANGED.format(file_of(folder))
 
 
-def test_no_flipped_bit_in_the_manifest_goes_unnoticed(folder, model):
-    path = folder / "manifest.json"
-    data, known = path.read_bytes(), manifest_of(folder)
-    for position in range(0, len(data), 7):
+def test_no_flipped_bit_in_the_header_goes_unnoticed(folder, model, detector):
+    """A header that still loads says the same: what changed was white space."""
+    path = file_of(folder)
+    data = path.read_bytes()
+    for position in range(0, 8 + int.from_bytes(data[:8], "little"), 7):
         flipped = bytearray(data)
         flipped[position] ^= 1
         path.write_bytes(flipped)
         try:
-            same = json.loads(bytes(flipped)) == known  # white space carries nothing
-        except ValueError:
-            same = False
-        if not same:
-            refusal(folder, model)
+            loaded = ddu.load(folder, model)
+        except ArtifactError:
+            continue
+        assert (loaded.calibration, loaded.class_names) == (detector.calibration, detector.class_names)
+        assert torch.equal(loaded.density.moments_.mean, detector.density.moments_.mean)
 
 
 def test_a_newer_format_is_refused(folder, model):
     sign(folder, manifest_of(folder) | {"format_version": 2})
     assert refusal(folder, model) == (
-        f"{folder / 'manifest.json'} has format version 2, and ddu {ddu.__version__} reads up to 1: install the newer "
+        f"{file_of(folder)} has format version 2, and ddu {ddu.__version__} reads up to 1: install the newer "
         "ddu that wrote it, or a later one."
     )
 
 
-@pytest.mark.parametrize("manifest", ["[]", "{}", '{"format": "another"}', "3"])
-def test_another_json_is_refused(folder, model, manifest):
-    (folder / "manifest.json").write_text(manifest)
-    assert refusal(folder, model) == f"{folder / 'manifest.json'} does not describe a ddu detector."
+@pytest.mark.parametrize("metadata", [None, {"format": "pt"}, {"ddu-detector": "[]"}, {"ddu-detector": "3"}])
+def test_another_safetensors_file_is_refused(folder, model, metadata):
+    safetensors.torch.save_file({"weight": torch.zeros(2)}, file_of(folder), metadata)
+    assert refusal(folder, model) == f"{file_of(folder)} does not hold a ddu detector."
 
 
 def test_an_unknown_detector_is_refused(folder, model):
@@ -316,32 +324,6 @@ def test_an_unknown_detector_is_refused(folder, model):
     assert refusal(folder, model) == (
         f"{folder} holds a detector 'oracle', and this ddu knows ddu, softmax, energy, mahalanobis, ensemble, sngp, "
         "duq."
-    )
-
-
-@pytest.mark.parametrize("name", ["../secret", "/etc/hostname"])
-def test_a_manifest_cannot_name_a_file_elsewhere(folder, model, name):
-    manifest = manifest_of(folder)
-    manifest["tensors"]["file"] = name
-    sign(folder, manifest)
-    assert refusal(folder, model) == (
-        f"{folder / 'manifest.json'} names a file outside its folder, {folder / name}: it was not written by ddu."
-    )
-
-
-def test_a_manifest_without_its_parts_is_refused(folder, model):
-    manifest = manifest_of(folder)
-    del manifest["content"]
-    sign(folder, manifest)
-    assert refusal(folder, model) == f"{folder / 'manifest.json'} has no entry 'content': it was not written by ddu."
-
-
-def test_content_that_a_detector_needs_and_lacks_is_named(folder, model):
-    manifest = manifest_of(folder)
-    del manifest["content"]["calibration"]
-    sign(folder, manifest)
-    assert refusal(folder, model) == (
-        f"{folder} does not hold what a ddu detector needs (KeyError('calibration')): save it again."
     )
 
 
@@ -365,36 +347,95 @@ def test_another_model_is_refused_or_only_noted(folder, detector, model):
 # Saving again
 
 
-def test_a_new_version_replaces_the_old_one_and_leaves_nothing_behind(folder, model):
-    (folder / ".tensors-0.safetensors.77.tmp").write_text("of a process that was killed")
+def test_a_new_version_replaces_the_old_one_and_leaves_nothing_behind(folder, newer, model):
+    (folder / ".detector.safetensors.0123456789abcdef.tmp").write_text("of a process that was killed")
     (folder / "README").write_text("mine")
-    newer = ddu.DDU(model).fit(batches(seed=5))
     newer.save(folder)
     assert ddu.load(folder, model).class_names is None
-    assert sorted(path.name for path in folder.iterdir()) == ["README", "manifest.json", tensors_of(folder).name]
+    assert sorted(path.name for path in folder.iterdir()) == ["README", "detector.safetensors"]
 
 
-@pytest.mark.parametrize("crash", [1, 2], ids=["in the tensors", "between tensors and manifest"])
-def test_a_crash_while_saving_leaves_the_old_detector(folder, detector, model, monkeypatch, crash):
+def test_a_crash_while_saving_leaves_the_old_detector(folder, detector, newer, model, monkeypatch):
     x = batches(seed=2)[0][0]
-    before = detector.predict(x).epistemic
-    calls = []
-    fsync = artifacts.os.fsync
 
     def full_disk(descriptor):
-        calls.append(descriptor)
-        if len(calls) == crash:
-            raise OSError(28, "No space left on device")
-        fsync(descriptor)
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(artifacts.os, "fsync", full_disk)
-    newer = ddu.DDU(model).fit(batches(seed=5))
-    with pytest.raises(OSError, match="No space left on device"):
-        newer.save(folder)
-    assert torch.equal(ddu.load(folder, model).predict(x).epistemic, before)
+    with monkeypatch.context() as context:
+        context.setattr("os.fsync", full_disk)
+        with pytest.raises(OSError, match="No space left on device"):
+            newer.save(folder)
+    assert torch.equal(ddu.load(folder, model).predict(x).epistemic, detector.predict(x).epistemic)
     assert not list(folder.glob(".*"))
     newer.save(folder)
     assert torch.equal(ddu.load(folder, model).predict(x).epistemic, newer.predict(x).epistemic)
+
+
+def test_threads_that_save_and_load_at_the_same_time_do_not_disturb_each_other(tmp_path, detector, newer, model):
+    scores = {one.class_names: one.density.moments_.mean for one in (detector, newer)}
+    detector.save(tmp_path)
+
+    def save_or_load(turn):
+        if turn % 3 < 2:
+            (detector, newer)[turn % 3].save(tmp_path)
+        else:
+            loaded = ddu.load(tmp_path, model)
+            assert torch.equal(loaded.density.moments_.mean, scores[loaded.class_names])
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(save_or_load, range(60)))
+    assert [path.name for path in tmp_path.iterdir()] == ["detector.safetensors"]
+
+
+# Processes with threads that save two detectors and load what is there, all at the same time.
+_CROWD = """
+import os, sys, traceback
+from concurrent.futures import ThreadPoolExecutor
+import torch
+from torch import nn
+import ddu
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+folder, processes, threads, turns = sys.argv[1], *map(int, sys.argv[2:])
+model = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 2))
+x, y = torch.randn(400, 4), torch.arange(400) % 2
+detectors = [ddu.DDU(model, class_names=names).fit([(x * scale, y)]) for names, scale in (("ab", 1), ("cd", 2))]
+scores = {detector.class_names: detector.predict(x).epistemic for detector in detectors}
+detectors[0].save(folder)
+
+def work(turn):
+    detectors[turn % 2].save(folder)
+    loaded = ddu.load(folder, model)
+    assert torch.equal(loaded.predict(x).epistemic, scores[loaded.class_names])
+
+children = []
+for _ in range(processes):
+    child = os.fork()
+    if child == 0:
+        try:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(work, range(turns)))
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    children.append(child)
+assert [os.waitpid(child, 0)[1] for child in children] == [0] * processes
+assert os.listdir(folder) == ["detector.safetensors"], os.listdir(folder)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+def test_a_thousand_saves_and_loads_by_processes_and_threads_are_all_whole(tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", _CROWD, str(tmp_path / "detector"), "5", "4", "200"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
 
 
 # Rounds of: fork a process that saves two detectors in turn for ever, kill it at some moment, look at what is there.
@@ -423,7 +464,7 @@ for _ in range(kills):
     time.sleep(draw.uniform(0.01, 0.15))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    halfway += len(list(folder.iterdir())) > 2
+    halfway += len(list(folder.iterdir())) > 1
     loaded = ddu.load(folder, model)
     assert torch.equal(loaded.predict(x).epistemic, scores[loaded.class_names])
     outcomes.add(loaded.class_names)
@@ -432,6 +473,7 @@ print(halfway, len(outcomes), len(list(folder.iterdir())))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork and SIGKILL")
 def test_a_process_killed_while_saving_leaves_one_whole_detector(tmp_path):
     run = subprocess.run(
@@ -444,7 +486,7 @@ def test_a_process_killed_while_saving_leaves_one_whole_detector(tmp_path):
     halfway, outcomes, files = map(int, run.stdout.split())
     assert halfway > 0, "no kill came while files were being written: the test shows nothing"
     assert outcomes == 2
-    assert files == 2
+    assert files == 1
 
 
 # Nothing is unpickled

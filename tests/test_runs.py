@@ -92,7 +92,7 @@ def test_mistakes_are_found_before_the_first_epoch(tmp_path):
 
 
 def test_a_run_killed_while_it_wrote_its_first_file_begins_again(tmp_path):
-    (tmp_path / ".config.json.4711.tmp").write_text("{")
+    (tmp_path / ".config.json.0123456789abcdef.tmp").write_text("{")
     assert not is_finished(tmp_path, CONFIG)
 
 
