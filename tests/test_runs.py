@@ -9,11 +9,13 @@ import torch
 
 import ddu
 from ddu import data
-from ddu.detectors import DUQ, SNGP
+from ddu.calibration import Calibration
+from ddu.data import ArrayDataset, DataInfo
+from ddu.detectors import DUQ, SNGP, Ensemble, Softmax
 from ddu.errors import ArtifactError, InputError
 from ddu.layers import GaussianProcessHead, RBFHead
-from ddu.runs import METHODS, RunConfig, find_method, is_finished, load_run, train_run
-from ddu.training import RECIPES
+from ddu.runs import METHODS, RunConfig, _metrics, find_method, is_finished, load_run, train_run
+from ddu.training import RECIPES, Training
 
 CONFIG = RunConfig("resffn2_32", "two_moons", RECIPES["two_moons"].with_changes(epochs=3), seed=1, limit=1500)
 
@@ -55,6 +57,18 @@ def test_the_detector_of_a_run_judges_like_one_made_by_hand(run):
     labels = torch.from_numpy(sets.test.labels)
     assert run.metrics["test_accuracy"] == float((ours.label == labels).double().mean())
     assert run.metrics["test_false_alarm_rate"] == float((ours.verdict == "out_of_distribution").mean())
+
+
+@pytest.mark.parametrize("detector", [Softmax(torch.nn.Identity()), Ensemble([torch.nn.Identity()] * 2)])
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_the_likelihood_of_a_sure_and_wrong_prediction_is_finite(detector, temperature):
+    """Where the probability itself, exp(-200), is zero in single precision."""
+    detector.calibration = Calibration(temperature, 1.0, 1.0, 0.01)
+    points = np.array([[200.0, 0.0], [0.0, 200.0]], dtype=np.float32)
+    info = DataInfo("points", (2,), ("left", "right"))
+    metrics = _metrics(Training(detector.model, [], 1), detector, ArrayDataset(points, np.array([1, 1]), info))
+    assert metrics["test_nll"] == pytest.approx(100 / temperature)
+    assert metrics["test_accuracy"] == 0.5
 
 
 def test_a_finished_run_is_returned_as_it_is(run):
