@@ -16,13 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from ddu._version import __version__
-from ddu.errors import ArtifactError
+from ddu.errors import ArtifactError, InputError
 from ddu.features import unwrapped
 from ddu.files import versions, write_bytes
+from ddu.names import check_entries
 
 FORMAT = "ddu-detector"
 FORMAT_VERSION = 1
 FILE = "detector.safetensors"
+
+# Levels of lists and dictionaries; the deepest are the places of several layers, at 6
+_DEEPEST = 16
 
 
 def save_artifact(folder: str | os.PathLike[str], content: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -76,11 +80,11 @@ def load_artifact(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[
             f"{path} was changed after it was saved: its checksum does not match its content. Copy it again, or save "
             "the detector again."
         )
-    content = manifest.get("content")
-    if not isinstance(content, dict):
-        raise ArtifactError(
-            f"{path} must have a dictionary as its 'content'. Got {content!r}: save the detector again."
-        )
+    content: Any = manifest.get("content")
+    try:
+        check_entries("the content", content, ("detector", "class_names", "options", "calibration", "model"))
+    except InputError as error:
+        raise ArtifactError(f"{path} was not written by this ddu. {error} Save the detector again.") from error
     return content, tensors
 
 
@@ -107,10 +111,22 @@ def _encode(manifest: dict[str, Any], tensors: dict[str, Tensor]) -> bytes:
 
 def _decode(data: bytes) -> tuple[Any, dict[str, Tensor]]:
     """The inverse of `_encode`."""
-    tensors = safetensors.torch.load(data)
+    tensors = dict(sorted(safetensors.torch.load(data).items()))  # their order in the file is no order
     # A safetensors file begins with the length of its header, which is JSON
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    return json.loads((header.get("__metadata__") or {}).get(FORMAT, "null")), tensors
+    manifest = json.loads((header.get("__metadata__") or {}).get(FORMAT, "null"))
+    if (depth := _depth(manifest)) > _DEEPEST:
+        raise ValueError(f"its manifest is nested {depth} levels deep, and no detector's is deeper than {_DEEPEST}")
+    return manifest, tensors
+
+
+def _depth(content: Any) -> int:
+    """Levels of lists and dictionaries, level by level: a recursion would be as deep."""
+    depth, level = 0, [content]
+    while level := [item for item in level if isinstance(item, dict | list)]:
+        depth += 1
+        level = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
+    return depth
 
 
 def _is_intact(manifest: Any, tensors: dict[str, Tensor]) -> bool:
