@@ -1,12 +1,18 @@
 """A saved detector is whole and genuine, or it is refused in words."""
 
 import ast
+import contextlib
 import copy
 import json
+import math
 import platform
+import re
 import shutil
 import subprocess
 import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +20,24 @@ import pytest
 import safetensors
 import safetensors.torch
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import ddu
 from ddu import artifacts
-from ddu.errors import ArtifactError, DDUWarning, LayerError, NotFittedError
+from ddu.detectors import DUQ, SNGP, Energy, Ensemble, Mahalanobis, Softmax, load_members
+from ddu.errors import (
+    ArtifactError,
+    CalibrationWarning,
+    DDUError,
+    DDUWarning,
+    FeatureError,
+    InputError,
+    LayerError,
+    NotFittedError,
+)
+from ddu.layers import GaussianProcessHead, RBFHead
 
 
 def make_model():
@@ -43,28 +62,40 @@ def fitted(model, **options):
     return detector.calibrate(batches(seed=1), false_alarm_rate=0.05)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def model():
     return make_model()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def detector(model):
     return fitted(model)
 
 
+@pytest.fixture(scope="module")
+def newer(model):
+    return ddu.DDU(model).fit(batches(seed=5))
+
+
+@pytest.fixture(scope="module")
+def saved(detector, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "detector"
+    detector.save(folder)
+    return folder
+
+
 @pytest.fixture
-def folder(detector, tmp_path):
-    detector.save(tmp_path / "detector")
-    return tmp_path / "detector"
+def folder(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "detector")
+
+
+def file_of(folder):
+    return folder / "detector.safetensors"
 
 
 def manifest_of(folder):
-    return json.loads((folder / "manifest.json").read_text())
-
-
-def tensors_of(folder):
-    return folder / manifest_of(folder)["tensors"]["file"]
+    with safetensors.safe_open(file_of(folder), "pt") as file:
+        return json.loads(file.metadata()["ddu-detector"])
 
 
 def refusal(folder, model):
@@ -73,10 +104,18 @@ def refusal(folder, model):
     return str(caught.value)
 
 
-def sign(folder, manifest):
-    """Writes a manifest with the checksum that belongs to it: not tampered with, but written by another hand."""
+def rewrite(folder, manifest, tensors=None):
+    """Writes a file as it is given: the checksums are those in the manifest."""
+    tensors = safetensors.torch.load_file(file_of(folder)) if tensors is None else tensors
+    safetensors.torch.save_file(tensors, file_of(folder), {"ddu-detector": json.dumps(manifest)})
+
+
+def sign(folder, manifest, tensors=None):
+    """Writes a file with the checksums that belong to it: not tampered with, but written by another hand."""
+    if tensors is not None:
+        manifest["tensors"] = artifacts.fingerprint(tensors)
     manifest["sha256"] = artifacts._manifest_digest(manifest)
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    rewrite(folder, manifest, tensors)
 
 
 # What is written
@@ -152,10 +191,9 @@ def test_the_manifest_names_everything(detector, folder, model):
     }
 
 
-def test_the_tensors_are_plain_safetensors(folder):
-    tensors = safetensors.torch.load_file(tensors_of(folder))
-    assert tensors["count"].tolist() == [100, 100, 100]
-    assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", tensors_of(folder).name]
+def test_a_detector_is_one_plain_safetensors_file(folder):
+    assert [path.name for path in folder.iterdir()] == ["detector.safetensors"]
+    assert safetensors.torch.load_file(file_of(folder))["count"].tolist() == [100, 100, 100]
 
 
 def test_the_fingerprint_sees_every_weight_and_buffer_and_nothing_else(model):
@@ -220,52 +258,41 @@ def test_a_file_in_the_way_is_refused(detector, tmp_path):
     assert str(caught.value) == f"{path} is a file: a detector is saved as a folder, so give another name."
     assert path.read_text() == "mine"
     assert refusal(path, detector.model) == (
-        f"There is no detector in {path}: it has no manifest.json. Give the folder that save() wrote."
+        f"There is no detector in {path}: it has no detector.safetensors. Give the folder that save() wrote."
     )
 
 
 def test_a_folder_without_a_detector_is_refused(model, tmp_path):
     assert refusal(tmp_path / "nowhere", model) == (
-        f"There is no detector in {tmp_path / 'nowhere'}: it has no manifest.json. Give the folder that save() wrote."
+        f"There is no detector in {tmp_path / 'nowhere'}: it has no detector.safetensors. Give the folder that save() "
+        "wrote."
     )
 
 
-@pytest.mark.parametrize("left", [0, 8, -1])
-def test_truncated_tensors_are_refused(folder, model, left):
-    path = tensors_of(folder)
-    data = path.read_bytes()
-    path.write_bytes(data[:left])
-    assert refusal(folder, model) == (
-        f"{path} has {len(data[:left])} bytes where {len(data)} were written: it is truncated. Copy it again, or save "
-        "the detector again."
-    )
+CHANGED = (
+    "{} was changed after it was saved: its checksum does not match its content. Copy it again, or save the detector "
+    "again."
+)
 
 
-def test_missing_tensors_are_refused(folder, model):
-    path = tensors_of(folder)
-    path.unlink()
-    assert refusal(folder, model) == f"{path} is missing: copy the whole folder, or save the detector again."
-
-
-@pytest.mark.parametrize("at", [0.0, 0.3, 0.999])
-def test_a_flipped_bit_in_the_tensors_is_refused(folder, model, at):
-    path = tensors_of(folder)
-    data = bytearray(path.read_bytes())
-    data[int(at * len(data))] ^= 1
-    path.write_bytes(data)
-    assert refusal(folder, model) == (
-        f"{path} was changed after it was saved: its checksum does not match the manifest's."
-    )
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
-def test_a_truncated_manifest_is_refused(folder, model, share):
-    path = folder / "manifest.json"
-    text = path.read_text()
-    path.write_text(text[: int(share * len(text))])
+@pytest.mark.parametrize("left", [0, 4, 8, 300, -1])
+def test_a_truncated_file_is_refused(folder, model, left):
+    path = file_of(folder)
+    path.write_bytes(path.read_bytes()[:left])
     message = refusal(folder, model)
-    assert message.startswith(f"{path} is truncated or not JSON (")
+    assert message.startswith(f"{path} is truncated or not written by ddu (Error while deserializing: ")
     assert message.endswith("). Copy it again, or save the detector again.")
+
+
+def test_a_flipped_bit_in_the_tensors_is_refused(folder, model):
+    path = file_of(folder)
+    data = path.read_bytes()
+    begin = 8 + int.from_bytes(data[:8], "little")
+    for position in (begin, (begin + len(data)) // 2, len(data) - 1):
+        flipped = bytearray(data)
+        flipped[position] ^= 1
+        path.write_bytes(flipped)
+        assert refusal(folder, model) == CHANGED.format(path)
 
 
 @pytest.mark.parametrize(
@@ -274,39 +301,38 @@ def test_a_truncated_manifest_is_refused(folder, model, share):
 def test_an_edited_manifest_is_refused(folder, model, key, value):
     manifest = manifest_of(folder)
     manifest["content"][key] = value
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    assert refusal(folder, model) == (
-        f"{folder / 'manifest.json'} was changed after it was saved: its checksum does not match its content."
-    )
+    rewrite(folder, manifest)
+    assert refusal(folder, model) == CHANGED.format(file_of(folder))
 
 
-def test_no_flipped_bit_in_the_manifest_goes_unnoticed(folder, model):
-    path = folder / "manifest.json"
-    data, known = path.read_bytes(), manifest_of(folder)
-    for position in range(0, len(data), 7):
+def test_no_flipped_bit_in_the_header_goes_unnoticed(folder, model, detector):
+    """A header that still loads says the same: what changed was white space."""
+    path = file_of(folder)
+    data = path.read_bytes()
+    for position in range(0, 8 + int.from_bytes(data[:8], "little"), 7):
         flipped = bytearray(data)
         flipped[position] ^= 1
         path.write_bytes(flipped)
         try:
-            same = json.loads(bytes(flipped)) == known  # white space carries nothing
-        except ValueError:
-            same = False
-        if not same:
-            refusal(folder, model)
+            loaded = ddu.load(folder, model)
+        except ArtifactError:
+            continue
+        assert (loaded.calibration, loaded.class_names) == (detector.calibration, detector.class_names)
+        assert torch.equal(loaded.density.moments_.mean, detector.density.moments_.mean)
 
 
 def test_a_newer_format_is_refused(folder, model):
     sign(folder, manifest_of(folder) | {"format_version": 2})
     assert refusal(folder, model) == (
-        f"{folder / 'manifest.json'} has format version 2, and ddu {ddu.__version__} reads up to 1: install the newer "
+        f"{file_of(folder)} has format version 2, and ddu {ddu.__version__} reads up to 1: install the newer "
         "ddu that wrote it, or a later one."
     )
 
 
-@pytest.mark.parametrize("manifest", ["[]", "{}", '{"format": "another"}', "3"])
-def test_another_json_is_refused(folder, model, manifest):
-    (folder / "manifest.json").write_text(manifest)
-    assert refusal(folder, model) == f"{folder / 'manifest.json'} does not describe a ddu detector."
+@pytest.mark.parametrize("metadata", [None, {"format": "pt"}, {"ddu-detector": "[]"}, {"ddu-detector": "3"}])
+def test_another_safetensors_file_is_refused(folder, model, metadata):
+    safetensors.torch.save_file({"weight": torch.zeros(2)}, file_of(folder), metadata)
+    assert refusal(folder, model) == f"{file_of(folder)} does not hold a ddu detector."
 
 
 def test_an_unknown_detector_is_refused(folder, model):
@@ -316,32 +342,6 @@ def test_an_unknown_detector_is_refused(folder, model):
     assert refusal(folder, model) == (
         f"{folder} holds a detector 'oracle', and this ddu knows ddu, softmax, energy, mahalanobis, ensemble, sngp, "
         "duq."
-    )
-
-
-@pytest.mark.parametrize("name", ["../secret", "/etc/hostname"])
-def test_a_manifest_cannot_name_a_file_elsewhere(folder, model, name):
-    manifest = manifest_of(folder)
-    manifest["tensors"]["file"] = name
-    sign(folder, manifest)
-    assert refusal(folder, model) == (
-        f"{folder / 'manifest.json'} names a file outside its folder, {folder / name}: it was not written by ddu."
-    )
-
-
-def test_a_manifest_without_its_parts_is_refused(folder, model):
-    manifest = manifest_of(folder)
-    del manifest["content"]
-    sign(folder, manifest)
-    assert refusal(folder, model) == f"{folder / 'manifest.json'} has no entry 'content': it was not written by ddu."
-
-
-def test_content_that_a_detector_needs_and_lacks_is_named(folder, model):
-    manifest = manifest_of(folder)
-    del manifest["content"]["calibration"]
-    sign(folder, manifest)
-    assert refusal(folder, model) == (
-        f"{folder} does not hold what a ddu detector needs (KeyError('calibration')): save it again."
     )
 
 
@@ -362,39 +362,578 @@ def test_another_model_is_refused_or_only_noted(folder, detector, model):
     assert loaded.density_threshold == detector.density_threshold
 
 
+# Content that is wrong under checksums that are right
+
+
+def head_models():
+    """Small networks by the name of the detector that they are for, and what makes it."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        rbf = nn.Sequential(nn.Linear(4, 8), RBFHead(8, 3, embedding_size=4))
+        process = nn.Sequential(nn.Linear(4, 8), GaussianProcessHead(8, 3, num_features=16))
+        members = nn.ModuleList([nn.Linear(4, 3), nn.Linear(4, 3)])
+    plain = make_model()
+    low_rank = ddu.GaussianDensity("low_rank", rank=1, background=True)
+    return {
+        "ddu": (plain, ddu.DDU),
+        "ddu low rank": (plain, partial(ddu.DDU, density=low_rank)),
+        "ddu pca": (plain, partial(ddu.DDU, density=ddu.GaussianDensity(shrinkage="oas", standardize=True, pca=0.9))),
+        "mahalanobis": (plain, partial(Mahalanobis, layers=["0", "3"], relative=True)),
+        "softmax": (plain, Softmax),
+        "energy": (plain, Energy),
+        "ensemble": (members, Ensemble),
+        "sngp": (process, SNGP),
+        "duq": (rbf, DUQ),
+    }
+
+
+DETECTORS = ("ddu", "ddu low rank", "ddu pca", "mahalanobis", "softmax", "energy", "ensemble", "sngp", "duq")
+LEARNED = ("ddu", "ddu low rank", "ddu pca", "mahalanobis", "sngp")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """A folder and a model for each of `DETECTORS`."""
+    found = {}
+    for name, (model, make) in head_models().items():
+        folder = tmp_path_factory.mktemp("library")
+        detector = make(model, class_names=["ant", "bee", "cat"]).fit(batches())
+        with warnings.catch_warnings(action="ignore", category=CalibrationWarning):  # some networks know nothing
+            detector.calibrate(batches(seed=1), 0.05).save(folder)
+        found[name] = folder, model
+    return found
+
+
+@pytest.fixture
+def corrupt(library, tmp_path):
+    """Changes the content and the tensors of a saved detector, signs them, and gives what `load` says."""
+
+    def change_and_load(name, change):
+        folder, model = library[name]
+        copied = shutil.copytree(folder, tmp_path / "corrupt")
+        manifest, tensors = manifest_of(copied), safetensors.torch.load_file(file_of(copied))
+        change(manifest["content"], tensors)
+        sign(copied, manifest, tensors)
+        message = refusal(copied, model)
+        start = f"{copied} does not hold a {name.split()[0]} detector that works. "
+        assert message.startswith(start)
+        assert message.endswith(" Save it again.")
+        return message.removeprefix(start).removesuffix(" Save it again.")
+
+    return change_and_load
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+@pytest.mark.parametrize(
+    ("entry", "value", "message"),
+    [
+        ("temperature", 0.0, "The 'temperature' of a calibration must be a finite float above 0. Got 0.0 instead."),
+        ("temperature", -2.0, "The 'temperature' of a calibration must be a finite float above 0. Got -2.0 instead."),
+        (
+            "temperature",
+            math.nan,
+            "The 'temperature' of a calibration must be a finite float above 0. Got nan instead.",
+        ),
+        (
+            "temperature",
+            math.inf,
+            "The 'temperature' of a calibration must be a finite float above 0. Got inf instead.",
+        ),
+        ("temperature", "1", "The 'temperature' of a calibration must be a finite float above 0. Got '1' instead."),
+        (
+            "epistemic_threshold",
+            math.nan,
+            "The 'epistemic_threshold' of a calibration must be a finite float. Got nan instead.",
+        ),
+        (
+            "epistemic_threshold",
+            -math.inf,
+            "The 'epistemic_threshold' of a calibration must be a finite float. Got -inf instead.",
+        ),
+        (
+            "entropy_threshold",
+            math.nan,
+            "The 'entropy_threshold' of a calibration must be a finite float. Got nan instead.",
+        ),
+        (
+            "entropy_threshold",
+            [1.0],
+            "The 'entropy_threshold' of a calibration must be a finite float. Got [1.0] instead.",
+        ),
+        ("false_alarm_rate", 0.0, "The false-alarm rate must be a float between 0 and 1. Got 0.0 instead."),
+        ("false_alarm_rate", 1.5, "The false-alarm rate must be a float between 0 and 1. Got 1.5 instead."),
+        ("false_alarm_rate", math.nan, "The false-alarm rate must be a float between 0 and 1. Got nan instead."),
+        ("tmperature", 1.0, "There must be no entry 'tmperature' in the calibration. Did you mean 'temperature'?"),
+    ],
+)
+def test_a_calibration_that_cannot_be_is_refused(corrupt, name, entry, value, message):
+    assert corrupt(name, lambda content, _: content["calibration"].update({entry: value})) == message
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400)])
+def test_a_number_that_no_float_holds_is_refused(corrupt, number):
+    assert corrupt("softmax", lambda content, _: content["calibration"].update(epistemic_threshold=number)) == (
+        f"The 'epistemic_threshold' of a calibration must be a finite float. Got {number} instead."
+    )
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+@pytest.mark.parametrize(
+    ("entry", "value", "message"),
+    [
+        ("options", ["entropy"], "There must be a dictionary for the options of {}. Got ['entropy'] instead."),
+        ("options", {"colour": 3}, "There must be no entry 'colour' in the options of {}. "),
+        ("model", 3, "There must be a dictionary for the model. Got 3 instead."),
+        ("model", {"class": "Net", "fingerprint": 7}, "The model must have a class and a fingerprint that are text."),
+        ("class_names", "ab", "The class names must be None or a list of text. Got 'ab' instead."),
+        ("class_names", [1, 2, 3], "The class names must be None or a list of text. Got [1, 2, 3] instead."),
+        ("calibration", [], "There must be a dictionary for the calibration. Got [] instead."),
+        (
+            "calibration",
+            {"temperature": 1.0},
+            "There must be an entry 'epistemic_threshold' in the calibration. Got 'temperature' instead.",
+        ),
+    ],
+)
+def test_content_of_another_kind_is_refused(corrupt, name, entry, value, message):
+    short = name.split()[0]
+    kind = {"ddu": "DDU", "duq": "DUQ", "sngp": "SNGP"}.get(short, short.capitalize())
+    assert corrupt(name, lambda content, _: content.update({entry: value})).startswith(message.format(kind))
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value", "message"),
+    [
+        (
+            "softmax",
+            "score",
+            "luck",
+            "The 'score' parameter of Softmax must be 'entropy' or 'confidence'. Got 'luck' instead.",
+        ),
+        ("ensemble", "score", ["entropy"], "The 'score' parameter of Ensemble must be 'mutual_information', "),
+        ("ddu", "features", {"kind": "weights", "layer": "3"}, "A described feature layer has a 'kind' ('input', "),
+        ("ddu", "features", 3, "The 'features' parameter of FeatureTap must be a layer's name, a module, a callable, "),
+        ("ddu", "density", "full", "There must be a dictionary for the density. Got 'full' instead."),
+        ("ddu", "density", {"rnak": 3}, "There must be no entry 'rnak' in the density. Did you mean 'rank'?"),
+        ("mahalanobis", "layers", 3, "The 'layers' parameter of Mahalanobis must be a list of layers. Got 3 instead."),
+        ("mahalanobis", "layers", ["3"], "There must be no layer '1' in the learned tensors. There are 0."),
+        (
+            "mahalanobis",
+            "relative",
+            "no",
+            "The 'relative' parameter of Mahalanobis must be True or False. Got 'no' instead.",
+        ),
+        (
+            "mahalanobis",
+            "perturbation",
+            math.nan,
+            "The 'perturbation' parameter of Mahalanobis must be a float of at least 0. ",
+        ),
+        (
+            "mahalanobis",
+            "perturbation",
+            "1",
+            "The 'perturbation' parameter of Mahalanobis must be a float of at least 0. ",
+        ),
+        ("sngp", "samples", 0, "The 'samples' parameter of SNGP must be an integer of at least 1. Got 0 instead."),
+        (
+            "sngp",
+            "seed",
+            2**64,
+            "The 'seed' parameter of SNGP must be an integer of 64 bits. Got 18446744073709551616 instead.",
+        ),
+        ("sngp", "factor", -1.0, "The 'factor' parameter of SNGP must be a float of at least 0. Got -1.0 instead."),
+        ("sngp", "ridge", "1", "The 'ridge' parameter of LaplacePosterior must be positive. Got '1' instead."),
+        ("sngp", "ridge", math.inf, "The 'ridge' parameter of LaplacePosterior must be positive. Got inf instead."),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused(corrupt, name, option, value, message):
+    assert corrupt(name, lambda content, _: content["options"].update({option: value})).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "wanted"),
+    [
+        ("rank", 2**31, "an integer of at least 1 and below 2³¹. Got 2147483648 instead."),
+        ("normalize", "no", "True or False. Got 'no' instead."),
+        ("background", 2, "True or False. Got 2 instead."),
+        ("regularization", 10**400, f"a finite float of at least 0. Got {10**400} instead."),
+        ("covariance", ["full"], "one of 'full', 'shared', 'diagonal', 'low_rank'. Got ['full'] instead."),
+    ],
+)
+def test_a_density_that_cannot_be_is_refused(corrupt, option, value, wanted):
+    message = corrupt("ddu", lambda content, _: content["options"]["density"].update({option: value}))
+    assert message == f"The '{option}' parameter of GaussianDensity must be {wanted}"
+
+
+@pytest.mark.parametrize("name", LEARNED)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_learned_tensors_that_are_not_finite_are_refused(corrupt, name, value):
+    def change(content, tensors):
+        tensor = next(tensor for key, tensor in tensors.items() if key.endswith("scatter"))
+        tensor.view(-1)[:2] = value
+
+    pattern = r"The learned tensor 'scatter' has 2 of \d+ values that are not finite\."
+    assert re.fullmatch(pattern, corrupt(name, change))
+
+
+@pytest.mark.parametrize("name", LEARNED)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda tensor: tensor.float(),
+            r"must be torch\.float64 of shape (.*)\. Got torch\.float32 of shape \1 instead\.",
+        ),
+        (
+            lambda tensor: tensor[..., :-1],
+            r"must be torch\.float64 of shape .*\. Got torch\.float64 of shape .* instead\.",
+        ),
+    ],
+    ids=["dtype", "shape"],
+)
+def test_learned_tensors_of_another_type_or_shape_are_refused(corrupt, name, change, message):
+    def change_all(content, tensors):
+        for key, tensor in tensors.items():
+            if key.endswith("scatter"):
+                tensors[key] = change(tensor).contiguous()
+
+    assert re.fullmatch(f"The learned tensor 'scatter' {message}", corrupt(name, change_all))
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "tensor", "message"),
+    [
+        (
+            "ddu",
+            "mean",
+            torch.zeros(4, 8).double(),
+            "The learned tensor 'mean' must have the shape (3, features). Got (4, 8) instead.",
+        ),
+        (
+            "ddu",
+            "mean",
+            torch.zeros(3).double(),
+            "The learned tensor 'mean' must have the shape (3, features). Got (3,) instead.",
+        ),
+        (
+            "ddu",
+            "mean",
+            torch.zeros(3, 9).double(),
+            "The learned tensor 'squares' must be torch.float64 of shape (3, 9). Got torch.float64 of shape "
+            "(3, 8) instead.",
+        ),
+        (
+            "ddu",
+            "count",
+            torch.tensor([100, 100]),
+            "The learned tensor 'count' must be torch.int64 of shape (3,). Got torch.int64 of shape (2,) instead.",
+        ),
+        (
+            "ddu",
+            "count",
+            torch.tensor([100, -1, 100]),
+            "The learned tensors 'count' and 'squares' must not be negative, nor the counts above 2⁵³.",
+        ),
+        (
+            "ddu",
+            "count",
+            torch.tensor([2**62, 2**62, 2**62]),
+            "The learned tensors 'count' and 'squares' must not be negative, nor the counts above 2⁵³.",
+        ),
+        (
+            "ddu",
+            "secret",
+            torch.zeros(1),
+            "There must be no entry 'secret' in the learned tensors. There are count, mean, squares, scatter.",
+        ),
+        ("ddu", "scatter", -1e3 * torch.eye(8).double().repeat(3, 1, 1), "A covariance of 8 features is singular, "),
+        (
+            "ddu low rank",
+            "test_matrix",
+            torch.zeros(8, 3).double(),
+            "The learned tensor 'test_matrix' must be torch.float64 of shape (8, 8). ",
+        ),
+        (
+            "mahalanobis",
+            "2.mean",
+            torch.zeros(3, 8),
+            "There must be no layer '2' in the learned tensors. There are 0, 1.",
+        ),
+        ("mahalanobis", "{", torch.zeros(1), "There must be no layer '{' in the learned tensors. There are 0, 1."),
+        (
+            "mahalanobis",
+            "1.mean",
+            torch.zeros(0, 8).double(),
+            "The learned tensor 'mean' must have the shape (classes, features). Got (0, 8) instead.",
+        ),
+        (
+            "sngp",
+            "scatter",
+            -9.0 * torch.eye(16).double(),
+            "The precision of 16 features, with the ridge 1.0, is not positive definite.",
+        ),
+        (
+            "sngp",
+            "scatter",
+            torch.zeros(8, 8).double(),
+            "The learned tensor 'scatter' must be torch.float64 of shape (16, 16). Got torch.float64 of "
+            "shape (8, 8) instead.",
+        ),
+    ],
+)
+def test_learned_tensors_that_cannot_be_are_refused(corrupt, name, key, tensor, message):
+    assert corrupt(name, lambda _, tensors: tensors.update({key: tensor})).startswith(message)
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_a_learned_tensor_that_is_missing_is_named(corrupt, name):
+    def change(content, tensors):
+        del tensors[next(key for key in tensors if key.endswith("scatter"))]
+
+    assert corrupt(name, change).startswith("There must be an entry 'scatter' in the learned tensors. Got ")
+
+
+def test_a_layer_that_the_model_does_not_have_is_named(folder, model):
+    manifest = manifest_of(folder)
+    manifest["content"]["options"]["features"]["layer"] = "9"
+    sign(folder, manifest)
+    with pytest.raises(LayerError, match=r"^Sequential has no layer '9'\."):
+        ddu.load(folder, model)
+
+
+def test_too_few_class_names_are_noticed_when_predicting(folder, model):
+    manifest = manifest_of(folder)
+    manifest["content"]["class_names"] = ["ant", "bee"]
+    sign(folder, manifest)
+    with pytest.raises(InputError) as caught:
+        ddu.load(folder, model).predict(batches()[0][0])
+    assert str(caught.value) == "There are 2 class names for 3 classes: give one for each."
+
+
+def test_layers_of_another_width_are_noticed_when_predicting(library):
+    folder, model = library["mahalanobis"]
+    loaded = ddu.load(folder, model)
+    del loaded.densities[1]
+    with pytest.raises(FeatureError) as caught:
+        loaded.predict(batches()[0][0])
+    assert str(caught.value) == (
+        "The densities were fitted on 8 features, these have 16. Use features of the same layers of the same network, "
+        "or fit again."
+    )
+
+
+@pytest.mark.parametrize("content", [None, [], "text", {"detector": "ddu"}])
+def test_content_that_is_none_is_refused(folder, model, content):
+    sign(folder, manifest_of(folder) | {"content": content})
+    message = refusal(folder, model)
+    assert message.startswith(f"{file_of(folder)} was not written by this ddu. There must be ")
+    assert message.endswith(" Save the detector again.")
+
+
+@pytest.mark.parametrize("depth", [17, 500, 100_000])
+def test_a_manifest_without_end_is_refused(folder, model, depth):
+    text = '{"format": ' * depth + "0" + "}" * depth
+    safetensors.torch.save_file({}, file_of(folder), {"ddu-detector": text})
+    message = refusal(folder, model)
+    assert message.startswith(f"{file_of(folder)} is truncated or not written by ddu (")
+    assert message.endswith("). Copy it again, or save the detector again.")
+
+
+def test_a_number_without_end_is_refused(folder, model):
+    safetensors.torch.save_file({}, file_of(folder), {"ddu-detector": '{"format": ' + "1" * 5000 + "}"})
+    assert refusal(folder, model).startswith(f"{file_of(folder)} is truncated or not written by ddu (Exceeds the limit")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"9": torch.zeros(3)}, "The members in {} are not of this architecture: "),
+        ({"weight": torch.zeros(3)}, "{} holds a tensor 'weight', which is of no member: save the ensemble again."),
+        ({"1.weight": torch.full((3, 4), math.nan)}, "The weight 'weight' of member 1 in {} is not finite: "),
+    ],
+)
+def test_members_that_cannot_be_are_refused(library, tmp_path, change, message):
+    folder = shutil.copytree(library["ensemble"][0], tmp_path / "members")
+    sign(folder, manifest_of(folder), safetensors.torch.load_file(file_of(folder)) | change)
+    with pytest.raises(ArtifactError) as caught:
+        load_members(folder, lambda: nn.Linear(4, 3))
+    assert str(caught.value).startswith(message.format(folder))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.just(10**400),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def containers(content):
+    """All dictionaries and lists in some JSON, outermost first."""
+    if isinstance(content, dict | list):
+        yield content
+        for value in content.values() if isinstance(content, dict) else content:
+            yield from containers(value)
+
+
+def change_json(data, content):
+    container = data.draw(st.sampled_from([found for found in containers(content) if found]))
+    key = data.draw(st.sampled_from(list(container if isinstance(container, dict) else range(len(container)))))
+    match data.draw(st.sampled_from(["replace", "delete", "add"])):
+        case "replace":
+            container[key] = data.draw(json_values)
+        case "delete":
+            del container[key]
+        case "add" if isinstance(container, dict):
+            container[data.draw(st.text(max_size=3))] = data.draw(json_values)
+        case _:
+            container.append(data.draw(json_values))
+
+
+def change_tensors(data, tensors):
+    name = data.draw(st.sampled_from(sorted(tensors)))
+    tensor = tensors[name]
+    match data.draw(st.sampled_from(["value", "dtype", "shape", "delete", "rename", "scale"])):
+        case "value":
+            number = data.draw(st.integers(-(2**63), 2**63 - 1) if tensor.dtype == torch.int64 else st.floats())
+            tensor.view(-1)[data.draw(st.integers(0, tensor.numel() - 1))] = torch.tensor(number)
+        case "dtype":
+            kinds = [torch.float32, torch.float16, torch.int64, torch.bool, torch.complex64, torch.uint8]
+            tensors[name] = tensor.to(data.draw(st.sampled_from(kinds)))
+        case "shape":
+            tensors[name] = tensor.new_zeros(data.draw(st.lists(st.integers(0, 4), max_size=3)))
+        case "delete":
+            del tensors[name]
+        case "rename":
+            tensors[data.draw(st.text(st.characters(codec="ascii"), max_size=3))] = tensors.pop(name)
+        case "scale":
+            tensors[name] = tensor * data.draw(st.sampled_from([0, -1, 10**9]))
+
+
+def check_any_change(library, data):
+    """What was changed and signed loads and predicts, or is refused by an error of ours."""
+    folder, model = library[data.draw(st.sampled_from(DETECTORS))]
+    content = file_of(folder).read_bytes()
+    manifest, tensors = manifest_of(folder), safetensors.torch.load_file(file_of(folder))
+    if tensors and data.draw(st.booleans()):
+        change_tensors(data, tensors)
+    else:
+        change_json(data, manifest["content"])
+    try:
+        sign(folder, manifest, tensors)
+        with contextlib.suppress(DDUError):
+            ddu.load(folder, model, strict=False).predict(batches(samples=6)[0][0])
+    finally:
+        file_of(folder).write_bytes(content)
+
+
+@pytest.mark.filterwarnings("ignore::ddu.errors.DDUWarning")
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(data=st.data())
+def test_whatever_is_changed_and_signed_works_or_is_refused(library, data):
+    check_any_change(library, data)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ddu.errors.DDUWarning")
+@settings(derandomize=True, deadline=None, max_examples=1500)
+@given(data=st.data())
+def test_whatever_else_is_changed_and_signed_works_or_is_refused(library, data):
+    check_any_change(library, data)
+
+
 # Saving again
 
 
-def test_a_new_version_replaces_the_old_one_and_leaves_nothing_behind(folder, model):
-    (folder / ".tensors-0.safetensors.77.tmp").write_text("of a process that was killed")
+def test_a_new_version_replaces_the_old_one_and_leaves_nothing_behind(folder, newer, model):
+    (folder / ".detector.safetensors.0123456789abcdef.tmp").write_text("of a process that was killed")
     (folder / "README").write_text("mine")
-    newer = ddu.DDU(model).fit(batches(seed=5))
     newer.save(folder)
     assert ddu.load(folder, model).class_names is None
-    assert sorted(path.name for path in folder.iterdir()) == ["README", "manifest.json", tensors_of(folder).name]
+    assert sorted(path.name for path in folder.iterdir()) == ["README", "detector.safetensors"]
 
 
-@pytest.mark.parametrize("crash", [1, 2], ids=["in the tensors", "between tensors and manifest"])
-def test_a_crash_while_saving_leaves_the_old_detector(folder, detector, model, monkeypatch, crash):
+def test_a_crash_while_saving_leaves_the_old_detector(folder, detector, newer, model, monkeypatch):
     x = batches(seed=2)[0][0]
-    before = detector.predict(x).epistemic
-    calls = []
-    fsync = artifacts.os.fsync
 
     def full_disk(descriptor):
-        calls.append(descriptor)
-        if len(calls) == crash:
-            raise OSError(28, "No space left on device")
-        fsync(descriptor)
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(artifacts.os, "fsync", full_disk)
-    newer = ddu.DDU(model).fit(batches(seed=5))
-    with pytest.raises(OSError, match="No space left on device"):
-        newer.save(folder)
-    assert torch.equal(ddu.load(folder, model).predict(x).epistemic, before)
+    with monkeypatch.context() as context:
+        context.setattr("os.fsync", full_disk)
+        with pytest.raises(OSError, match="No space left on device"):
+            newer.save(folder)
+    assert torch.equal(ddu.load(folder, model).predict(x).epistemic, detector.predict(x).epistemic)
     assert not list(folder.glob(".*"))
     newer.save(folder)
     assert torch.equal(ddu.load(folder, model).predict(x).epistemic, newer.predict(x).epistemic)
+
+
+def test_threads_that_save_and_load_at_the_same_time_do_not_disturb_each_other(tmp_path, detector, newer, model):
+    scores = {one.class_names: one.density.moments_.mean for one in (detector, newer)}
+    detector.save(tmp_path)
+
+    def save_or_load(turn):
+        if turn % 3 < 2:
+            (detector, newer)[turn % 3].save(tmp_path)
+        else:
+            loaded = ddu.load(tmp_path, model)
+            assert torch.equal(loaded.density.moments_.mean, scores[loaded.class_names])
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(save_or_load, range(60)))
+    assert [path.name for path in tmp_path.iterdir()] == ["detector.safetensors"]
+
+
+# Processes with threads that save two detectors and load what is there, all at the same time.
+_CROWD = """
+import os, sys, traceback
+from concurrent.futures import ThreadPoolExecutor
+import torch
+from torch import nn
+import ddu
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+folder, processes, threads, turns = sys.argv[1], *map(int, sys.argv[2:])
+model = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 2))
+x, y = torch.randn(400, 4), torch.arange(400) % 2
+detectors = [ddu.DDU(model, class_names=names).fit([(x * scale, y)]) for names, scale in (("ab", 1), ("cd", 2))]
+scores = {detector.class_names: detector.predict(x).epistemic for detector in detectors}
+detectors[0].save(folder)
+
+def work(turn):
+    detectors[turn % 2].save(folder)
+    loaded = ddu.load(folder, model)
+    assert torch.equal(loaded.predict(x).epistemic, scores[loaded.class_names])
+
+children = []
+for _ in range(processes):
+    child = os.fork()
+    if child == 0:
+        try:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(work, range(turns)))
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    children.append(child)
+assert [os.waitpid(child, 0)[1] for child in children] == [0] * processes
+assert os.listdir(folder) == ["detector.safetensors"], os.listdir(folder)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+def test_a_thousand_saves_and_loads_by_processes_and_threads_are_all_whole(tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", _CROWD, str(tmp_path / "detector"), "5", "4", "200"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
 
 
 # Rounds of: fork a process that saves two detectors in turn for ever, kill it at some moment, look at what is there.
@@ -423,7 +962,7 @@ for _ in range(kills):
     time.sleep(draw.uniform(0.01, 0.15))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    halfway += len(list(folder.iterdir())) > 2
+    halfway += len(list(folder.iterdir())) > 1
     loaded = ddu.load(folder, model)
     assert torch.equal(loaded.predict(x).epistemic, scores[loaded.class_names])
     outcomes.add(loaded.class_names)
@@ -432,6 +971,7 @@ print(halfway, len(outcomes), len(list(folder.iterdir())))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork and SIGKILL")
 def test_a_process_killed_while_saving_leaves_one_whole_detector(tmp_path):
     run = subprocess.run(
@@ -444,7 +984,7 @@ def test_a_process_killed_while_saving_leaves_one_whole_detector(tmp_path):
     halfway, outcomes, files = map(int, run.stdout.split())
     assert halfway > 0, "no kill came while files were being written: the test shows nothing"
     assert outcomes == 2
-    assert files == 2
+    assert files == 1
 
 
 # Nothing is unpickled

@@ -768,7 +768,7 @@ def test_a_place_not_found_yet_cannot_be_described() -> None:
     ],
 )
 def test_a_description_that_names_no_place_is_refused(description: dict[str, str], message: str) -> None:
-    with pytest.raises(LayerError) as error:
+    with pytest.raises(InputError) as error:
         FeatureTap(nn.Linear(4, 3), description)
     assert str(error.value) == message
 

@@ -183,7 +183,7 @@ class ForgetsTheTemperature(ddu.DDU):
 
 class SavesOnce(ddu.DDU):
     def save(self, folder):
-        if not (Path(folder) / "manifest.json").exists():
+        if not (Path(folder) / "detector.safetensors").exists():
             super().save(folder)
 
 

@@ -1,12 +1,13 @@
-"""A fitted detector as a folder: tensors in safetensors, everything else in manifest.json. Nothing is unpickled.
+"""A fitted detector as a folder with one safetensors file, whose metadata holds everything that is not a tensor.
 
-The tensors' file is named after its content, and the manifest, which names it, is replaced in one step at the very end.
-So a crash at any moment leaves a folder that holds the old detector or the new one, whole.
+Nothing is unpickled. The file is replaced in one step, so that at any moment it is the old detector or the new one, for
+every reader and after every crash, however many processes save to the folder at the same time.
 """
 
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from ddu._version import __version__
-from ddu.errors import ArtifactError
+from ddu.errors import ArtifactError, InputError
 from ddu.features import unwrapped
-from ddu.files import versions, write_bytes, write_json
+from ddu.files import versions, write_bytes
+from ddu.names import check_entries
 
 FORMAT = "ddu-detector"
 FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
+FILE = "detector.safetensors"
+
+# Levels of lists and dictionaries; the deepest are the places of several layers, at 6
+_DEEPEST = 16
 
 
 def save_artifact(folder: str | os.PathLike[str], content: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -30,24 +35,15 @@ def save_artifact(folder: str | os.PathLike[str], content: dict[str, Any], tenso
     if folder.exists() and not folder.is_dir():
         raise ArtifactError(f"{folder} is a file: a detector is saved as a folder, so give another name.")
     folder.mkdir(parents=True, exist_ok=True)
-    data = safetensors.torch.save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
-    digest = hashlib.sha256(data).hexdigest()
-    name = f"tensors-{digest[:16]}.safetensors"
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     manifest = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "versions": versions("safetensors"),
-        "tensors": {"file": name, "bytes": len(data), "sha256": digest},
+        "tensors": fingerprint(tensors),
         "content": content,
     }
-    manifest["sha256"] = _manifest_digest(manifest)
-    write_bytes(folder / name, data)
-    write_json(folder / MANIFEST, manifest)
-    # Older tensors, and what a process that was killed while saving left behind
-    for pattern in ("tensors-*.safetensors", ".tensors-*.tmp", f".{MANIFEST}.*.tmp"):
-        for old in folder.glob(pattern):
-            if old.name != name:
-                old.unlink(missing_ok=True)
+    write_bytes(folder / FILE, _encode(manifest, tensors))
 
 
 def load_artifact(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -56,67 +52,89 @@ def load_artifact(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[
     Returns:
         The content and the tensors.
     """
-    folder = Path(folder)
-    manifest = _read_manifest(folder)
+    path = Path(folder) / FILE
     try:
-        described = manifest["tensors"]
-        file, size, digest, content = (
-            folder / described["file"],
-            described["bytes"],
-            described["sha256"],
-            manifest["content"],
-        )
-    except (KeyError, TypeError) as error:
-        raise ArtifactError(f"{folder / MANIFEST} has no entry {error}: it was not written by ddu.") from error
-    if file.parent != folder:
-        raise ArtifactError(f"{folder / MANIFEST} names a file outside its folder, {file}: it was not written by ddu.")
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ArtifactError(
+            f"There is no detector in {folder}: it has no {FILE}. Give the folder that save() wrote."
+        ) from error
     try:
-        data = file.read_bytes()
-    except FileNotFoundError as error:
-        raise ArtifactError(f"{file} is missing: copy the whole folder, or save the detector again.") from error
-    if len(data) != size:
+        manifest, tensors = _decode(data)
+        intact = _is_intact(manifest, tensors)
+    # A KeyError is a type of numbers that torch does not have, a RecursionError a nesting that no detector has
+    except (safetensors.SafetensorError, ValueError, KeyError, RecursionError) as error:
         raise ArtifactError(
-            f"{file} has {len(data)} bytes where {size} were written: it is truncated. Copy it again, or save the "
-            "detector again."
-        )
-    if hashlib.sha256(data).hexdigest() != digest:
-        raise ArtifactError(f"{file} was changed after it was saved: its checksum does not match the manifest's.")
-    return content, safetensors.torch.load(data)
-
-
-def model_fingerprint(model: nn.Module) -> str:
-    """SHA-256 of a model's weights and buffers: names, dtypes, shapes and bytes, wherever they are."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(unwrapped(model).state_dict().items()):
-        if isinstance(tensor, Tensor):
-            digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise ArtifactError(
-            f"There is no detector in {folder}: it has no {MANIFEST}. Give the folder that save() wrote."
-        )
-    try:
-        manifest = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ArtifactError(
-            f"{path} is truncated or not JSON ({error}). Copy it again, or save the detector again."
+            f"{path} is truncated or not written by ddu ({error}). Copy it again, or save the detector again."
         ) from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise ArtifactError(f"{path} does not describe a ddu detector.")
+        raise ArtifactError(f"{path} does not hold a ddu detector.")
     version = manifest.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise ArtifactError(
             f"{path} has format version {version}, and ddu {__version__} reads up to {FORMAT_VERSION}: "
             "install the newer ddu that wrote it, or a later one."
         )
-    if manifest.get("sha256") != _manifest_digest(manifest):
-        raise ArtifactError(f"{path} was changed after it was saved: its checksum does not match its content.")
-    return manifest
+    if not intact:
+        raise ArtifactError(
+            f"{path} was changed after it was saved: its checksum does not match its content. Copy it again, or save "
+            "the detector again."
+        )
+    content: Any = manifest.get("content")
+    try:
+        check_entries("the content", content, ("detector", "class_names", "options", "calibration", "model"))
+    except InputError as error:
+        raise ArtifactError(f"{path} was not written by this ddu. {error} Save the detector again.") from error
+    return content, tensors
+
+
+def model_fingerprint(model: nn.Module) -> str:
+    """SHA-256 of a model's weights and buffers, wherever they are."""
+    return fingerprint(unwrapped(model).state_dict())
+
+
+def fingerprint(tensors: Mapping[str, Any]) -> str:
+    """SHA-256 of tensors by name: names, dtypes, shapes and bytes."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        if isinstance(tensor, Tensor):
+            digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _encode(manifest: dict[str, Any], tensors: dict[str, Tensor]) -> bytes:
+    """One safetensors file, with the manifest and its checksum as metadata."""
+    signed = manifest | {"sha256": _manifest_digest(manifest)}
+    return safetensors.torch.save(tensors, {FORMAT: json.dumps(signed)})
+
+
+def _decode(data: bytes) -> tuple[Any, dict[str, Tensor]]:
+    """The inverse of `_encode`."""
+    tensors = dict(sorted(safetensors.torch.load(data).items()))  # their order in the file is no order
+    # A safetensors file begins with the length of its header, which is JSON
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    manifest = json.loads((header.get("__metadata__") or {}).get(FORMAT, "null"))
+    if (depth := _depth(manifest)) > _DEEPEST:
+        raise ValueError(f"its manifest is nested {depth} levels deep, and no detector's is deeper than {_DEEPEST}")
+    return manifest, tensors
+
+
+def _depth(content: Any) -> int:
+    """Levels of lists and dictionaries, level by level: a recursion would be as deep."""
+    depth, level = 0, [content]
+    while level := [item for item in level if isinstance(item, dict | list)]:
+        depth += 1
+        level = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
+    return depth
+
+
+def _is_intact(manifest: Any, tensors: dict[str, Tensor]) -> bool:
+    return (
+        isinstance(manifest, dict)
+        and manifest.get("sha256") == _manifest_digest(manifest)
+        and manifest.get("tensors") == fingerprint(tensors)
+    )
 
 
 def _manifest_digest(manifest: dict[str, Any]) -> str:

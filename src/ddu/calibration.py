@@ -1,6 +1,7 @@
 """Temperature and thresholds from held-out data: pure functions, and the value that holds their results."""
 
 import math
+import sys
 import warnings
 from dataclasses import dataclass
 from fractions import Fraction
@@ -146,6 +147,19 @@ class Calibration:
     epistemic_threshold: float
     entropy_threshold: float
     false_alarm_rate: float
+
+    def __post_init__(self) -> None:
+        largest = sys.float_info.max
+        for name, wanted, least in (
+            ("temperature", "a finite float above 0", math.ulp(0.0)),
+            ("epistemic_threshold", "a finite float", -largest),
+            ("entropy_threshold", "a finite float", -largest),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, float | int) or not least <= value <= largest:
+                raise InputError(f"The '{name}' of a calibration must be {wanted}. Got {value!r} instead.")
+            object.__setattr__(self, name, float(value))
+        _check_rate(self.false_alarm_rate)
 
     def verdicts(self, epistemic: Tensor, aleatoric: Tensor) -> np.ndarray:
         """A `Verdict` for each input: the epistemic score first, as entropy means something for known inputs only."""

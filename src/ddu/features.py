@@ -326,7 +326,7 @@ def _restored(description: Mapping[str, str]) -> _Site:
     """The inverse of `FeatureTap.describe`."""
     kind, layer = description.get("kind"), description.get("layer")
     if kind not in ("input", "output", "callable") or not isinstance(layer, str):
-        raise LayerError(
+        raise InputError(
             "A described feature layer has a 'kind' ('input', 'output' or 'callable') and a 'layer'. "
             f"Got {dict(description)} instead."
         )
@@ -381,6 +381,7 @@ class FeatureTap:
         self._site: _Site | None = None
         if isinstance(features, Mapping):
             self._site = _restored(features)
+            _submodule(unwrapped(model), self._site.layer)
         elif _is_function(features):
             self._site = _Site("callable", getattr(features, "__qualname__", type(features).__name__))
 

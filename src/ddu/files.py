@@ -1,39 +1,72 @@
 """Files that are written whole or not at all, and the versions that belong in them."""
 
+import errno
 import json
 import os
 import platform
 import re
+import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 import torch
 
 from ddu._version import __version__
 
-_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows
+    fcntl = None
+
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{16}\.tmp")
+
+# What a disk answers that cannot lock a file or flush a folder
+_UNSUPPORTED = (errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """Opens a file that appears under its name in one step, once all is written and safely on disk.
 
-    An exception, Ctrl-C among them, leaves what was there before.
+    An exception, Ctrl-C among them, leaves what was there before. Threads, processes and hosts may write the same file
+    at the same time: each writes a temporary file of its own, and the last to finish wins. Temporary files of writers
+    that were killed are removed by the next one, except where files cannot be locked.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    _remove_abandoned(path)
+    with _own_temporary(path) as temporary:
         with temporary.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    _sync_folder(path.parent)
+
+
+@contextmanager
+def locked(file: IO[bytes], *, exclusive: bool = True, wait: bool = True) -> Iterator[bool]:
+    """Holds a lock on an open file against other threads, processes and, on a shared disk, hosts that ask for one.
+
+    The lock goes with the process, however that ends. An exclusive lock on a shared disk needs a file that is open for
+    writing.
+
+    Args:
+        file: The file.
+        exclusive: Whether nobody else may hold a lock; otherwise others may hold shared ones.
+        wait: Whether to wait for the others; otherwise a BlockingIOError says that somebody holds a lock.
+
+    Yields:
+        Whether it is locked: Windows and some shared disks have no such locks.
+    """
+    held = _lock(file, exclusive=exclusive, wait=wait)
+    try:
+        yield held
+    finally:
+        if held and fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def holds_files(folder: Path) -> bool:
@@ -66,3 +99,60 @@ def versions(*packages: str) -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def _lock(file: IO[bytes], *, exclusive: bool, wait: bool) -> bool:
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        return False
+    return True
+
+
+@contextmanager
+def _own_temporary(path: Path) -> Iterator[Path]:
+    """A new file beside `path`, locked for as long as this writer lives; what is left of it at the end is removed."""
+    with ExitStack() as stack:
+        while True:
+            temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+            stack.callback(temporary.unlink, missing_ok=True)
+            holder = temporary.open("xb")
+            if fcntl is None:
+                holder.close()  # Windows does not rename an open file
+                break
+            stack.enter_context(holder)
+            stack.enter_context(locked(holder))
+            # Before it was locked, another writer may have taken it for abandoned
+            if temporary.exists():
+                break
+        yield temporary
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Removes the temporary files of writers of `path` that were killed: those that nobody holds a lock on."""
+    for entry in path.parent.iterdir():
+        match = _TEMPORARY.fullmatch(entry.name)
+        if match is None or match["name"] != path.name:
+            continue
+        # An OSError says that it is locked, or gone, or not ours to remove
+        with suppress(OSError), entry.open("r+b") as file, locked(file, wait=False) as held:
+            if held:
+                entry.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Flushes the names of a folder's files to disk: a renamed file could have its old name after a power cut."""
+    if os.name == "nt":
+        return  # which opens no folders
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Names that people write: the closest one is the answer to a misspelt one."""
+"""Names that people and files write: the closest one is the answer to a misspelt one."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -17,5 +17,23 @@ def check_name(name: object, known: Iterable[str], complaint: str) -> None:
     if name in known:
         return
     close = get_close_matches(str(name), known, n=1)
-    hint = f"Did you mean {close[0]!r}?" if close else f"There are {', '.join(known)}."
+    hint = f"Did you mean {close[0]!r}?" if close else f"There are {', '.join(known) or 'none'}."
     raise InputError(f"{complaint.format(name=name)}. {hint}")
+
+
+def check_entries(what: str, found: object, names: Iterable[str]) -> None:
+    """Refuses anything but a dictionary with an entry for each of the names, and with no others.
+
+    >>> check_entries("the model", {"class": "LeNet"}, ["class", "fingerprint"])
+    Traceback (most recent call last):
+    ddu.errors.InputError: There must be an entry 'fingerprint' in the model. Got 'class' instead.
+    """
+    names = list(names)
+    if not isinstance(found, dict):
+        raise InputError(f"There must be a dictionary for {what}. Got {found!r} instead.")
+    for name in found:
+        check_name(name, names, f"There must be no entry {{name!r}} in {what}")
+    for name in names:
+        if name not in found:
+            there = ", ".join(map(repr, found)) or "nothing"
+            raise InputError(f"There must be an entry {name!r} in {what}. Got {there} instead.")

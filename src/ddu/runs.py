@@ -25,14 +25,13 @@ from ddu import data
 from ddu.data import ArrayDataset, DataInfo
 from ddu.detectors import DDU, DUQ, SNGP, BaseDetector, load
 from ddu.errors import ArtifactError, InputError
+from ddu.evaluation import classification_metrics, false_alarm_metrics
 from ddu.features import FeatureBatch
 from ddu.files import holds_files, versions, write_bytes, write_json
 from ddu.layers import GaussianProcessHead, RBFHead
-from ddu.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 from ddu.models import Classifier, create_model, takes_images
 from ddu.names import check_name
 from ddu.training import Recipe, Training, check_writable, fit, is_main_process
-from ddu.types import Verdict
 
 CONFIG, SPLITS, WEIGHTS, DETECTOR, METRICS = (
     "config.json",
@@ -81,11 +80,8 @@ class RunConfig:
     skip_bad: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The configuration as JSON has it; `skip_bad` only if it is set, as most data has no files to skip."""
-        content = asdict(self)
-        if not self.skip_bad:
-            del content["skip_bad"]
-        return json.loads(json.dumps(content))
+        """The configuration as JSON has it."""
+        return json.loads(json.dumps(asdict(self)))
 
     @property
     def fingerprint(self) -> str:
@@ -322,15 +318,14 @@ def _noise(labels: np.ndarray, num_classes: int, rows: int = 512) -> Iterator[Fe
 
 def _metrics(training: Training, detector: BaseDetector, test: ArrayDataset) -> dict[str, float]:
     """How the network and its detector do on test data."""
-    batches = list(data.loader(test))
-    judged = [detector.predict(inputs) for inputs, _ in batches]
-    probs, labels = torch.cat([one.probs for one in judged]), torch.cat([labels for _, labels in batches])
-    alarms = np.concatenate([one.verdict == Verdict.OUT_OF_DISTRIBUTION for one in judged])
+    rows = [(*detector.evidence(inputs), labels) for inputs, labels in data.loader(test)]
+    logits, epistemic, labels = (torch.cat(column) for column in zip(*rows, strict=True))
+    assert detector.epistemic_threshold is not None
+    predictions = classification_metrics(logits, labels, detector.temperature)
+    alarms = false_alarm_metrics(epistemic, detector.epistemic_threshold)
     return {
-        "test_accuracy": accuracy(probs, labels),
-        "test_nll": negative_log_likelihood(probs.log(), labels),
-        "test_ece": expected_calibration_error(probs, labels),
-        "test_false_alarm_rate": float(alarms.mean()),
+        **{f"test_{name}": predictions[name] for name in ("accuracy", "nll", "ece")},
+        "test_false_alarm_rate": alarms["false_alarm_rate"],
         "temperature": detector.temperature,
         "epoch": training.epoch,
         "seconds": training.seconds,

@@ -191,7 +191,7 @@ def test_a_folder_with_other_things_is_left_alone(plane, tmp_path):
 
 
 def test_one_killed_while_it_wrote_its_first_file_begins_again(plane, tmp_path):
-    (tmp_path / ".comparison.json.4711.tmp").write_text("{")
+    (tmp_path / ".comparison.json.0123456789abcdef.tmp").write_text("{")
     assert {row.status for row in compare(moons(plane, ["softmax"]), tmp_path, progress=False)} == {"ok"}
 
 

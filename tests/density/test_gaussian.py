@@ -794,7 +794,8 @@ def test_features_that_never_vary_are_refused() -> None:
          "least 0. Got -1.0 instead."),
         ({"prior": "flat"}, "The 'prior' parameter of GaussianDensity must be 'empirical' or 'uniform'. Got 'flat' "
          "instead."),
-        ({"rank": 0}, "The 'rank' parameter of GaussianDensity must be an integer of at least 1. Got 0 instead."),
+        ({"rank": 0}, "The 'rank' parameter of GaussianDensity must be an integer of at least 1 and below 2³¹. "
+         "Got 0 instead."),
         ({"pca": 1.5}, "The 'pca' parameter of GaussianDensity must be None, a number of components, or a share of "
          "the variance between 0 and 1. Got 1.5 instead."),
         ({"num_classes": 0}, "The 'num_classes' parameter of GaussianDensity must be None or an integer of at least "

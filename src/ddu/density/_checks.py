@@ -1,12 +1,14 @@
 """Refuses bad features and labels in words: what is wrong, where, both numbers, and the way out."""
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ddu.errors import FeatureError, LabelError
+from ddu.errors import FeatureError, InputError, LabelError
+from ddu.names import check_entries
 
 Array = Tensor | np.ndarray
 ArrayT = TypeVar("ArrayT", Tensor, np.ndarray)
@@ -83,6 +85,21 @@ def check_counts(counts: Tensor) -> None:
         raise LabelError(
             f"{_name(single)} 1 sample, and a variance needs at least 2: add samples, or leave the class out."
         )
+
+
+def check_state(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> None:
+    """Learned tensors have the names, types and shapes of others, which may be on the device "meta", and are finite."""
+    check_entries("the learned tensors", dict(tensors), like)
+    for name, wanted in like.items():
+        tensor = tensors[name]
+        if (tensor.dtype, tensor.shape) != (wanted.dtype, wanted.shape):
+            raise InputError(
+                f"The learned tensor {name!r} must be {wanted.dtype} of shape {tuple(wanted.shape)}. Got "
+                f"{tensor.dtype} of shape {tuple(tensor.shape)} instead."
+            )
+        bad = int((~torch.isfinite(tensor)).sum())
+        if bad:
+            raise InputError(f"The learned tensor {name!r} has {bad} of {tensor.numel()} values that are not finite.")
 
 
 def _name(classes: list[int]) -> str:

@@ -1,6 +1,7 @@
 """The density: one Gaussian a class, fitted on features after training."""
 
 import copy
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from ddu.density._checks import Array, ArrayT, check_counts, check_features, check_labels
+from ddu.density._checks import Array, ArrayT, check_counts, check_features, check_labels, check_state
 from ddu.density._covariance import (
     COVARIANCES,
     Covariance,
@@ -31,6 +32,7 @@ from ddu.errors import (
     NotFittedError,
     NotSupportedError,
 )
+from ddu.names import check_entries
 
 # Tensors are scored as tensors, arrays as arrays
 
@@ -266,15 +268,26 @@ class GaussianDensity:
     @classmethod
     def restore(cls, params: dict[str, Any], tensors: dict[str, Tensor]) -> "GaussianDensity":
         """A density from its parameters and `state_tensors`."""
+        check_entries("the density", params, cls().get_params())
         density = cls(**params)
         _check_parameters(density)
-        num_classes, dim = tensors["mean"].shape
-        moments = density._room_for(num_classes, dim)
-        if "test_matrix" in tensors:
+        shape = tuple(tensors["mean"].shape) if "mean" in tensors else ()
+        if len(shape) != 2 or 0 in shape or density.num_classes not in (None, shape[0]):
+            raise InputError(
+                f"The learned tensor 'mean' must have the shape ({density.num_classes or 'classes'}, features). "
+                f"Got {shape} instead."
+            )
+        moments = density._moments = density._empty_moments(*shape, torch.device("meta"))
+        check_state(tensors, density.state_tensors())
+        if isinstance(moments.form, SketchedScatter):
             moments.form = SketchedScatter(tensors["test_matrix"])
         for name in moments.tensors():
             setattr(moments, name, tensors[name].clone())
-        return density
+        if moments.count.min() < 0 or moments.count.double().sum() >= 2**53 or (moments.squares < 0).any():
+            raise InputError(
+                "The learned tensors 'count' and 'squares' must not be negative, nor the counts above 2⁵³."
+            )
+        return density.prepare()
 
     # Plumbing
 
@@ -284,11 +297,14 @@ class GaussianDensity:
         if self._moments is None:
             # Some accelerators have no double precision
             device = torch.device("cpu") if device is None or device.type == "mps" else device
-            form = scatter_form(self.covariance, dim, self.rank, pca=self.pca is not None)
-            self._moments = ClassMoments(form, num_classes, dim, quartic=self.shrinkage == "ledoit_wolf", device=device)
+            self._moments = self._empty_moments(num_classes, dim, device)
         elif num_classes > self._moments.num_classes:
             self._moments.resize(num_classes)
         return self._moments
+
+    def _empty_moments(self, num_classes: int, dim: int, device: torch.device) -> ClassMoments:
+        form = scatter_form(self.covariance, dim, self.rank, pca=self.pca is not None)
+        return ClassMoments(form, num_classes, dim, quartic=self.shrinkage == "ledoit_wolf", device=device)
 
     def _unit_length(self, z: Tensor) -> Tensor:
         if not self.normalize:
@@ -414,12 +430,15 @@ def _check_parameters(density: GaussianDensity) -> None:
             refuse("shrinkage", "a float in [0, 1]")
     elif shrinkage not in ("auto", "oas", "ledoit_wolf", None):
         refuse("shrinkage", "None, a float in [0, 1], 'auto', 'oas' or 'ledoit_wolf'")
-    if not isinstance(density.regularization, number) or not 0 <= density.regularization < float("inf"):
+    if not isinstance(density.regularization, number) or not 0 <= density.regularization <= sys.float_info.max:
         refuse("regularization", "a finite float of at least 0")
     if density.prior not in ("empirical", "uniform"):
         refuse("prior", "'empirical' or 'uniform'")
-    if not isinstance(density.rank, int) or density.rank < 1:
-        refuse("rank", "an integer of at least 1")
+    if not isinstance(density.rank, int) or not 1 <= density.rank < 2**31:
+        refuse("rank", "an integer of at least 1 and below 2³¹")
+    for name in ("normalize", "standardize", "background"):
+        if getattr(density, name) not in (True, False):
+            refuse(name, "True or False")
     if pca is not None and not ((isinstance(pca, int) and pca >= 1) or (isinstance(pca, float) and 0 < pca < 1)):
         refuse("pca", "None, a number of components, or a share of the variance between 0 and 1")
     if density.num_classes is not None and (not isinstance(density.num_classes, int) or density.num_classes < 1):

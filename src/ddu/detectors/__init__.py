@@ -21,8 +21,8 @@ from ddu.detectors._pytorch_ood import from_pytorch_ood as from_pytorch_ood
 from ddu.detectors._pytorch_ood import list_pytorch_ood as list_pytorch_ood
 from ddu.detectors._sngp import SNGP as SNGP
 from ddu.detectors._softmax import Softmax as Softmax
-from ddu.errors import ArtifactError, InputError
-from ddu.features import FeatureSource
+from ddu.errors import ArtifactError, InputError, LayerError, NotSupportedError
+from ddu.features import FeatureSource, FeatureTap
 
 __all__ = [
     "DDU",
@@ -66,16 +66,18 @@ def load(
         The detector, of the class that was saved.
     """
     content, tensors = load_artifact(folder)
-    name = content.get("detector")
-    if name not in _BY_NAME:
+    name = content["detector"]
+    if not isinstance(name, str) or name not in _BY_NAME:
         raise ArtifactError(f"{folder} holds a detector {name!r}, and this ddu knows {', '.join(_BY_NAME)}.")
     network = model if isinstance(model, nn.Module) else as_members(model)
-    try:
-        if features is not None and "features" not in content["options"]:
+    if features is not None:
+        if _BY_NAME[name] is not DDU:
             raise InputError(f"{folder} holds a detector {name!r}, which has no features= to replace.")
-        replaced = {} if features is None else {"features": features}
+        FeatureTap(network, features)  # or an error that is not the file's
+    replaced = {} if features is None else {"features": features}
+    try:
         return _BY_NAME[name].restore(content, tensors, network, strict=strict, **replaced)
-    except (KeyError, TypeError) as error:
-        raise ArtifactError(
-            f"{folder} does not hold what a {name} detector needs ({error!r}): save it again."
-        ) from error
+    except LayerError:  # it takes the caller to find a layer in the model
+        raise
+    except (InputError, NotSupportedError) as error:
+        raise ArtifactError(f"{folder} does not hold a {name} detector that works. {error} Save it again.") from error

@@ -4,11 +4,12 @@ A new detector says what it learns from batches of features and logits (`_learn`
 (`_evidence`). Everything else is here.
 """
 
+import inspect
 import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -20,6 +21,7 @@ from ddu.density import check_labels
 from ddu.errors import ArtifactError, DDUWarning, InputError, LayerError, NotFittedError
 from ddu.features import FeatureBatch, Tap, extract, unwrapped
 from ddu.measures import entropy
+from ddu.names import check_entries
 from ddu.types import Prediction
 
 # Rows of features gathered before something is learned from them: long matrix products instead of many short ones
@@ -227,7 +229,17 @@ class BaseDetector(ABC):
         **replaced: Any,
     ) -> Self:
         """A detector from what `save` wrote, with some of its options replaced."""
-        saved, fingerprint = content["model"], model_fingerprint(model)
+        names, calibration, saved = content["class_names"], content["calibration"], content["model"]
+        own = [name for name in inspect.signature(cls).parameters if name not in ("model", "models", "class_names")]
+        check_entries(f"the options of {cls.__name__}", content["options"], own)
+        check_entries("the model", saved, ("class", "fingerprint"))
+        if not all(isinstance(value, str) for value in saved.values()):
+            raise InputError(f"The model must have a class and a fingerprint that are text. Got {saved!r} instead.")
+        if not (names is None or (isinstance(names, list) and all(isinstance(name, str) for name in names))):
+            raise InputError(f"The class names must be None or a list of text. Got {names!r} instead.")
+        if calibration is not None:
+            check_entries("the calibration", calibration, [one.name for one in fields(Calibration)])
+        fingerprint = model_fingerprint(model)
         if fingerprint != saved["fingerprint"]:
             message = (
                 f"The detector was fitted to a {saved['class']} with the fingerprint {saved['fingerprint'][:12]}, this "
@@ -236,7 +248,6 @@ class BaseDetector(ABC):
             if strict:
                 raise ArtifactError(f"{message} If only the precision or layout differs, pass strict=False.")
             warnings.warn(message, DDUWarning, stacklevel=3)
-        names, calibration = content["class_names"], content["calibration"]
         detector = cls._rebuild(model, content["options"] | replaced, tensors)
         detector.class_names = None if names is None else tuple(names)
         detector.calibration = None if calibration is None else Calibration(**calibration)
@@ -258,18 +269,21 @@ class BaseDetector(ABC):
     def _judge(self, batch: FeatureBatch) -> Evidence:
         logits, epistemic = self._evidence(batch)
         bad = int((~torch.isfinite(logits)).any(1).sum())
+        self._check_class_names(logits.shape[1])
         if bad:
             raise InputError(f"The model gave NaN or infinite logits for {bad} of {len(logits)} inputs: check it.")
         return Evidence(logits.float(), epistemic)
 
+    def _check_class_names(self, num_classes: int) -> None:
+        if self.class_names is not None and len(self.class_names) != num_classes:
+            raise InputError(
+                f"There are {len(self.class_names)} class names for {num_classes} classes: give one for each."
+            )
+
     def _training_batches(self, loader: Iterable[Any], progress: bool | None) -> Iterator[FeatureBatch]:
         seen = False
         for batch in extract(self.tap, loader, progress=progress):
-            num_classes = batch.logits.shape[1]
-            if self.class_names is not None and len(self.class_names) != num_classes:
-                raise InputError(
-                    f"There are {len(self.class_names)} class names for {num_classes} classes: give one for each."
-                )
+            self._check_class_names(batch.logits.shape[1])
             seen = True
             yield batch
         if not seen:

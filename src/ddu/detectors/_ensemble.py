@@ -5,6 +5,7 @@ its own.
 """
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -135,18 +136,25 @@ def load_members(folder: str | os.PathLike[str], make_model: Callable[[], nn.Mod
         The members: `ddu.load(folder, members)` is the ensemble.
     """
     content, tensors = load_artifact(folder)
-    if content.get("detector") != Ensemble.name:
-        raise ArtifactError(f"{folder} holds a detector {content.get('detector')!r}, which has no members to load.")
+    if content["detector"] != Ensemble.name:
+        raise ArtifactError(f"{folder} holds a detector {content['detector']!r}, which has no members to load.")
     weights: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        member, own_name = name.split(".", 1)
+        member, _, own_name = name.partition(".")
+        if not re.fullmatch("[0-9]{1,9}", member):
+            raise ArtifactError(f"{folder} holds a tensor {name!r}, which is of no member: save the ensemble again.")
         weights.setdefault(int(member), {})[own_name] = tensor
     models = []
-    for _, state in sorted(weights.items()):
+    for member, state in sorted(weights.items()):
         model = make_model()
         try:
             model.load_state_dict(state)
         except RuntimeError as error:
             raise ArtifactError(f"The members in {folder} are not of this architecture: {error}") from error
+        bad = [name for name, weight in model.named_parameters() if not torch.isfinite(weight).all()]
+        if bad:
+            raise ArtifactError(
+                f"The weight {bad[0]!r} of member {member} in {folder} is not finite: save the ensemble again."
+            )
         models.append(model)
     return models

@@ -6,6 +6,7 @@ data is needed then; and the step along the input gradient is one for all layers
 The relative form is Ren et al., "A simple fix to Mahalanobis distance for improving near-OOD detection", 2021.
 """
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
@@ -14,8 +15,9 @@ from torch import Tensor, nn
 
 from ddu.density import GaussianDensity
 from ddu.detectors._base import BaseDetector, Evidence, labels_of
-from ddu.errors import InputError
+from ddu.errors import FeatureError, InputError
 from ddu.features import FeatureBatch, FeatureSource, LayersTap
+from ddu.names import check_name
 
 
 class Mahalanobis(BaseDetector):
@@ -56,9 +58,13 @@ class Mahalanobis(BaseDetector):
         perturbation: float = 0.0,
         class_names: Sequence[str] | None = None,
     ):
-        if isinstance(layers, str) or (layers is not None and not len(layers)):
+        if layers is not None and (not isinstance(layers, Sequence) or isinstance(layers, str) or not layers):
             raise InputError(f"The 'layers' parameter of Mahalanobis must be a list of layers. Got {layers!r} instead.")
-        if not 0 <= perturbation < float("inf"):
+        if relative not in (True, False):
+            raise InputError(
+                f"The 'relative' parameter of Mahalanobis must be True or False. Got {relative!r} instead."
+            )
+        if not isinstance(perturbation, float | int) or not 0 <= perturbation <= sys.float_info.max:
             raise InputError(
                 f"The 'perturbation' parameter of Mahalanobis must be a float of at least 0. Got {perturbation!r} "
                 "instead."
@@ -103,6 +109,11 @@ class Mahalanobis(BaseDetector):
         moments = [density.moments_ for density in self.densities]
         # In double precision, since the relative form is a small difference of large distances
         exact = features.to(moments[0].device, torch.float64)
+        if exact.shape[1] != sum(m.dim for m in moments):
+            raise FeatureError(
+                f"The densities were fitted on {sum(m.dim for m in moments)} features, these have {exact.shape[1]}. "
+                "Use features of the same layers of the same network, or fit again."
+            )
         scores = []
         for density, z in zip(self.densities, exact.split([m.dim for m in moments], dim=1), strict=True):
             # Both papers divide their scatter by n, not by n - C and n - 1: far out, where both distances are large,
@@ -114,7 +125,7 @@ class Mahalanobis(BaseDetector):
             scores.append((nearest - expected) / (2 * z.shape[1]) ** 0.5)
         return torch.stack(scores).mean(0).float()
 
-    def _density(self, num_classes: int) -> GaussianDensity:
+    def _density(self, num_classes: int | None) -> GaussianDensity:
         return GaussianDensity("shared", shrinkage=None, background=self.relative, num_classes=num_classes)
 
     def _options(self) -> dict[str, Any]:
@@ -131,8 +142,14 @@ class Mahalanobis(BaseDetector):
     @classmethod
     def _rebuild(cls, model: nn.Module, options: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         detector = cls(model, **options)
-        for layer in range(len(options["layers"])):
-            own = {name.removeprefix(f"{layer}."): t for name, t in tensors.items() if name.startswith(f"{layer}.")}
-            params = detector._density(num_classes=len(own["count"])).get_params()
-            detector.densities.append(GaussianDensity.restore(params, own))
+        parts: dict[str, dict[str, Tensor]] = {str(layer): {} for layer in range(len(detector.tap.taps))}
+        for name, tensor in tensors.items():
+            layer, _, own_name = name.partition(".")
+            check_name(layer, parts, "There must be no layer {name!r} in the learned tensors")
+            parts[layer][own_name] = tensor
+        params = detector._density(num_classes=None).get_params()
+        for own in parts.values():
+            density = GaussianDensity.restore(params, own)
+            density.num_classes = density.moments_.num_classes
+            detector.densities.append(density)
         return detector

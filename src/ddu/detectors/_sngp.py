@@ -1,15 +1,17 @@
 """SNGP (Liu et al., "Simple and principled uncertainty estimation with deterministic deep learning", 2020)."""
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
 
+from ddu.density import check_state
 from ddu.detectors._base import BaseDetector, Evidence, find_layer
 from ddu.errors import InputError
-from ddu.features import FeatureBatch, FeatureTap
+from ddu.features import FeatureBatch, FeatureTap, unwrapped
 from ddu.layers import GaussianProcessHead, LaplacePosterior, mean_field_logits, monte_carlo_logits
 from ddu.measures import entropy
 
@@ -59,6 +61,10 @@ class SNGP(BaseDetector):
             raise InputError(
                 f"The 'samples' parameter of SNGP must be an integer of at least 1. Got {samples!r} instead."
             )
+        if not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
+            raise InputError(f"The 'seed' parameter of SNGP must be an integer of 64 bits. Got {seed!r} instead.")
+        if not isinstance(factor, float | int) or not 0 <= factor <= sys.float_info.max:
+            raise InputError(f"The 'factor' parameter of SNGP must be a float of at least 0. Got {factor!r} instead.")
         head = find_layer(model, GaussianProcessHead, 'ddu.create_model(..., head="sngp")')
         super().__init__(FeatureTap(model, {"kind": "output", "layer": f"{head}.features".lstrip(".")}), class_names)
         self.method: Method = method
@@ -106,6 +112,11 @@ class SNGP(BaseDetector):
     @classmethod
     def _rebuild(cls, model: nn.Module, options: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         detector = cls(model, **options)
-        detector.posterior = LaplacePosterior(len(tensors["scatter"]), detector.ridge)
-        detector.posterior.scatter = tensors["scatter"]
+        head = unwrapped(model).get_submodule(find_layer(model, GaussianProcessHead, ""))
+        assert isinstance(head, GaussianProcessHead)
+        posterior = LaplacePosterior(head.features.num_features, detector.ridge)
+        check_state(tensors, {"scatter": posterior.scatter})
+        posterior.scatter = tensors["scatter"]
+        posterior.prepare()
+        detector.posterior = posterior
         return detector

@@ -10,8 +10,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from types import NoneType
@@ -19,6 +18,7 @@ from typing import IO, Any, Generic, Literal, NamedTuple, TypeVar, get_args, get
 
 from ddu.errors import ArtifactError, DDUWarning, InputError
 from ddu.evaluation._rows import Row, RowKey
+from ddu.files import locked
 
 RowT = TypeVar("RowT")
 
@@ -30,7 +30,7 @@ class RowFile(Generic[RowT]):
 
     Appending is safe: rows are flushed to disk before `append` returns, an exception while writing leaves the file as
     it was, and an unfinished line from a process that was killed is cut off with a warning. Processes that share the
-    file take turns by a lock on it (except on Windows, which has no such lock: append from one process there).
+    file take turns by a lock on it (Windows and some shared disks have no such lock: append from one process there).
 
     >>> from tempfile import TemporaryDirectory
     >>> row = Row(detector="ddu", network="lenet", data="mnist", seed=0, metric="accuracy", value=0.99)
@@ -66,7 +66,7 @@ class RowFile(Generic[RowT]):
         lines = "".join(f"{self._format.encode(row)}\n" for row in rows)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # Unbuffered: nothing is left to be written when it is closed
-        with self.path.open("a+b", buffering=0) as file, _locked(file, exclusive=True):
+        with self.path.open("a+b", buffering=0) as file, locked(file):
             whole, torn = self._content(file)
             file.truncate(len(whole))
             try:
@@ -81,7 +81,7 @@ class RowFile(Generic[RowT]):
         """All rows, in the order they were appended; none if there is no file yet."""
         if not self.path.exists():
             return []
-        with self.path.open("rb") as file, _locked(file, exclusive=False):
+        with self.path.open("rb") as file, locked(file, exclusive=False):
             whole, torn = self._content(file)
         if torn:
             self._warn_of_torn_line(torn, "it is left out")
@@ -206,18 +206,3 @@ def _write(file: IO[bytes], data: bytes) -> None:
     while rest:
         rest = rest[file.write(rest) :]
     os.fsync(file.fileno())
-
-
-@contextmanager
-def _locked(file: IO[bytes], *, exclusive: bool) -> Iterator[None]:
-    """Waits for the other processes that use the file. The lock goes with the process, however that ends."""
-    try:
-        import fcntl
-    except ModuleNotFoundError:
-        yield
-        return
-    fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
-    try:
-        yield
-    finally:
-        fcntl.flock(file, fcntl.LOCK_UN)

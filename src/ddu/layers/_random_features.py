@@ -5,6 +5,7 @@ Rahimi and Recht, "Random features for large-scale kernel machines", 2007; Yu et
 """
 
 import math
+import sys
 
 import torch
 from torch import Tensor, nn
@@ -129,7 +130,7 @@ class LaplacePosterior:
     """
 
     def __init__(self, dim: int, ridge: float = 1.0) -> None:
-        if not ridge > 0:
+        if not isinstance(ridge, float | int) or not 0 < ridge <= sys.float_info.max:
             raise InputError(f"The 'ridge' parameter of LaplacePosterior must be positive. Got {ridge!r} instead.")
         self.ridge = ridge
         self.scatter = torch.zeros(dim, dim, dtype=torch.float64)
@@ -141,14 +142,26 @@ class LaplacePosterior:
         self.scatter += rows.T @ rows
         self._whitening = None
 
+    def prepare(self) -> None:
+        """Works out now what `variance` would on first use; refuses a matrix that is no sum of φφᵀ."""
+        self._whiten()
+
     def variance(self, phi: Tensor) -> Tensor:
         """φᵀ (Σ φφᵀ + ridge · I)⁻¹ φ, the variance of a logit, (sample,)."""
+        whitening = self._whiten()
+        return (phi.to(whitening) @ whitening.T).square().sum(1).to(phi)
+
+    def _whiten(self) -> Tensor:
         whitening = self._whitening
         if whitening is None:
             identity = torch.eye(len(self.scatter), dtype=torch.float64)
-            factor = torch.linalg.cholesky(self.scatter + self.ridge * identity)
+            factor, info = torch.linalg.cholesky_ex(self.scatter + self.ridge * identity)
+            if info or not torch.isfinite(factor).all():
+                raise InputError(
+                    f"The precision of {len(factor)} features, with the ridge {self.ridge!r}, is not positive definite."
+                )
             whitening = self._whitening = torch.linalg.solve_triangular(factor, identity, upper=False)
-        return (phi.to(whitening) @ whitening.T).square().sum(1).to(phi)
+        return whitening
 
 
 def mean_field_logits(logits: Tensor, variance: Tensor, factor: float = math.pi / 8) -> Tensor:

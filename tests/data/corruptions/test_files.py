@@ -12,10 +12,3 @@ def test_an_array_written_in_parts_is_numpys_file(tmp_path):
     assert (tmp_path / "parts.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
     assert digest == file_digest(tmp_path / "parts.npy")
     assert digest == hashlib.sha256((tmp_path / "whole.npy").read_bytes()).hexdigest()
-
-
-def test_what_a_killed_process_left_goes_with_the_next_write(tmp_path):
-    (tmp_path / ".array.npy.12345.tmp").write_bytes(b"half")
-    (tmp_path / ".other.npy.12345.tmp").write_bytes(b"half")
-    write_array(tmp_path / "array.npy", (1,), [np.zeros(1, dtype=np.uint8)])
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".other.npy.12345.tmp", "array.npy"]

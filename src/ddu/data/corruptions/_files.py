@@ -17,8 +17,6 @@ def write_array(path: Path, shape: tuple[int, ...], parts: Iterable[np.ndarray])
     Returns:
         The file's SHA-256.
     """
-    for abandoned in path.parent.glob(f".{path.name}.*.tmp"):  # by a process that was killed
-        abandoned.unlink(missing_ok=True)
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
     digest = hashlib.sha256()
