@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from ddu import data
 from ddu.errors import InputError, TrainingError
 from ddu.training import CrossEntropy, Recipe, fit
+from ddu.training._fit import _EpochSampler
 
 sys.path.insert(0, str(Path(__file__).parent))
 from moons import EPOCHS, train
@@ -88,6 +89,71 @@ def test_the_model_is_returned_in_evaluation_mode_and_history_tells_each_epoch()
     last = result.history[-1]
     assert last["val_accuracy"] == float((logits.argmax(1) == labels).double().mean())
     assert last["val_loss"] == pytest.approx(float(cross_entropy(logits, labels)), rel=1e-5)
+
+
+class _Recording(CrossEntropy):
+    """Keeps what it is shown, and a random number of each epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.trained_on, self.validated_on, self.drawn = [], [], []
+
+    def on_epoch_start(self, model):
+        self.drawn.append(float(torch.rand(())))
+
+    def loss(self, model, inputs, labels):
+        (self.trained_on if torch.is_grad_enabled() else self.validated_on).append(inputs.detach().clone())
+        return super().loss(model, inputs, labels)
+
+
+@pytest.mark.parametrize("changes", [{}, {"samples_per_epoch": 32}])
+def test_training_images_are_padded_with_black_and_validation_images_are_left_alone(changes):
+    info = data.DataInfo("white", (3, 6, 6), ("a", "b"), mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.3))
+    white = data.ArrayDataset(np.full((32, 6, 6, 3), 255, np.uint8), np.arange(32) % 2, info)
+    network, seen = nn.Sequential(nn.Flatten(), nn.Linear(108, 2)), _Recording()
+    fit(network, white, white, recipe=Recipe(epochs=1, augmentation="crop_flip", **changes), objective=seen)
+    mean, std = (torch.tensor(values)[:, None, None] for values in (info.mean, info.std))
+    pixels = torch.cat(seen.trained_on) * std + mean
+    padded = (pixels < 0.5).all(1, keepdim=True).expand_as(pixels)
+    assert 0.1 < float(padded.double().mean()) < 0.9
+    torch.testing.assert_close(pixels[padded], torch.zeros(int(padded.sum())), rtol=0, atol=1e-6)
+    torch.testing.assert_close(pixels[~padded], torch.ones(int((~padded).sum())))
+    assert torch.equal(torch.cat(seen.validated_on), white.__getitems__(range(32))[0])
+
+
+def test_images_of_unknown_normalisation_are_padded_with_zeros():
+    ones, seen = TensorDataset(torch.ones(32, 3, 6, 6), torch.arange(32) % 2), _Recording()
+    network = nn.Sequential(nn.Flatten(), nn.Linear(108, 2))
+    fit(network, ones, recipe=Recipe(epochs=1, augmentation="crop_flip"), objective=seen)
+    assert torch.cat(seen.trained_on).unique().tolist() == [0, 1]
+
+
+def test_each_epoch_has_random_numbers_and_an_order_of_its_own_whatever_was_drawn_before():
+    runs = []
+    for _ in range(2):
+        runs.append(_Recording())
+        torch.rand(7)
+        fit(_network(), _points(32), recipe=Recipe(epochs=3, batch_size=32), objective=runs[-1], progress=False)
+    first, second = runs
+    assert len(set(first.drawn)) == 3
+    assert first.drawn == second.drawn
+    for one, other in zip(first.trained_on, second.trained_on, strict=True):
+        assert torch.equal(one, other)
+    assert not torch.equal(first.trained_on[0], first.trained_on[1])
+    assert not torch.equal(first.trained_on[1], first.trained_on[2])
+
+
+def test_workers_and_ranks_draw_different_numbers_in_each_epoch():
+    drawn = set()
+    for rank in (0, 1):
+        order = _EpochSampler(_points(8), 2, rank, seed=3)
+        for epoch in (0, 1):
+            order.set_epoch(epoch)
+            drawn.add(float(torch.rand(())))
+            for worker in (0, 1):
+                order.seed_worker(worker)
+                drawn.add(float(torch.rand(())))
+    assert len(drawn) == 12
 
 
 class _Forgetful(CrossEntropy):

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from ddu.data import collated
+from ddu.data import ArrayDataset, collated
 from ddu.errors import InputError
 from ddu.extras import require
 from ddu.training._recipes import Recipe, find_recipe
@@ -75,7 +75,8 @@ def fit(
     Args:
         model: The network; it is trained in place.
         train: Samples (input, label). A set whose `__getitems__` returns whole batches, like those of `ddu.data`, is
-            read a batch at a time.
+            read a batch at a time. "crop_flip" pads with black, which it knows from the normalisation of a
+            `ddu.data.ArrayDataset`; inputs of any other set are padded with zeros.
         validation: Held-out samples, judged after every epoch.
         recipe: A `Recipe`, or the name of one of `RECIPES`.
         output: The folder of the run; None leaves nothing.
@@ -102,6 +103,7 @@ def fit(
     for what, dataset in (("training", train), ("validation", validation)):
         if isinstance(dataset, Sized) and len(dataset) == 0:
             raise InputError(f"The {what} set is empty.")
+    black = _black(train)
     if recipe.samples_per_epoch is not None:
         train = _Repeated(train, recipe.samples_per_epoch)
 
@@ -110,7 +112,8 @@ def fit(
     if objective is None:
         objective = objective_for(model, label_smoothing=recipe.label_smoothing, penalty=recipe.gradient_penalty)
     with _folder(output) as folder, _quiet():
-        module = TrainingModule(model, recipe, objective, seed, history_file=folder / "history.csv" if output else None)
+        history_file = folder / "history.csv" if output else None
+        module = TrainingModule(model, recipe, objective, seed, black=black, history_file=history_file)
         trainer = _trainer(recipe, folder, output is not None, validation is not None, devices, accelerator, progress)
         last = folder / f"{LAST}.ckpt"
         done = torch.load(last, weights_only=True, mmap=True)["epoch"] + 1 if last.is_file() else 0
@@ -199,6 +202,14 @@ def _trainer(
         num_sanity_val_steps=0,
         use_distributed_sampler=False,  # ours depend on the seed and the epoch alone
     )
+
+
+def _black(dataset: Dataset[Any]) -> Tensor:
+    """A black pixel, per channel, as the data set gives it; zero where its normalisation is not known."""
+    if not isinstance(dataset, ArrayDataset) or not dataset.info.is_image:
+        return torch.zeros(1)
+    mean, std = torch.tensor(dataset.info.mean), torch.tensor(dataset.info.std)
+    return -mean / std
 
 
 def _loaders(

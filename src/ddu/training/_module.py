@@ -28,12 +28,27 @@ _STATE = "ddu"
 class TrainingModule(LightningModule):
     """Trains a network by a recipe.
 
+    Args:
+        model: The network.
+        recipe: How to train it.
+        objective: What to minimise.
+        seed: Checked against that of a checkpoint.
+        black: A black pixel as the data set gives it, per channel; what augmentation pads with.
+        history_file: Where to write the history, if anywhere.
+
     Attributes:
         history: One dictionary an epoch: epoch, lr, train and validation loss and accuracy, seconds.
     """
 
     def __init__(
-        self, model: nn.Module, recipe: Recipe, objective: Objective, seed: int, *, history_file: Path | None = None
+        self,
+        model: nn.Module,
+        recipe: Recipe,
+        objective: Objective,
+        seed: int,
+        *,
+        black: Tensor,
+        history_file: Path | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -42,6 +57,8 @@ class TrainingModule(LightningModule):
         self.seed = seed
         self.history_file = history_file
         self.history: list[dict[str, float]] = []
+        self.black: Tensor
+        self.register_buffer("black", black, persistent=False)
         self._augment = AUGMENTATIONS[recipe.augmentation]
         self._steps_an_epoch = math.nan
         self._sums: dict[str, Tensor] = {}
@@ -65,7 +82,7 @@ class TrainingModule(LightningModule):
 
     def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
         inputs, labels = batch
-        inputs = self._augment(inputs)
+        inputs = self._augment(inputs, self.black)
         loss, scores = self.objective.loss(self.model, inputs, labels)
         if not torch.isfinite(loss):
             raise TrainingError(
