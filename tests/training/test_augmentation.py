@@ -1,7 +1,6 @@
 """Augmentation of whole batches."""
 
 import torch
-from torch.nn.functional import pad
 
 from ddu.training._augmentation import crop_flip, resized_crop_flip
 
@@ -9,9 +8,11 @@ from ddu.training._augmentation import crop_flip, resized_crop_flip
 def test_crop_flip_gives_windows_of_the_padded_image():
     torch.manual_seed(0)
     images = torch.randn(64, 3, 6, 5)
-    padded = pad(images, (4, 4, 4, 4))
+    black = torch.tensor([-1.0, -2.0, -3.0])
+    padded = black[:, None, None].repeat(64, 1, 14, 13)
+    padded[:, :, 4:10, 4:9] = images
     seen = set()
-    for image, before in zip(crop_flip(images), padded, strict=True):
+    for image, before in zip(crop_flip(images, black), padded, strict=True):
         matches = {
             (top, left, mirrored)
             for top in range(9)
@@ -30,10 +31,8 @@ def test_crop_flip_gives_windows_of_the_padded_image():
 def test_crop_flip_mirrors_half_of_the_images():
     torch.manual_seed(0)
     ramp = torch.arange(16.0).expand(4000, 1, 16, 16)
-    rises = crop_flip(ramp)[:, 0, 8, 8] > crop_flip(ramp)[:, 0, 8, 7]
-    middle = crop_flip(ramp)[:, 0, 8, 7:9]
+    middle = crop_flip(ramp, torch.zeros(1))[:, 0, 8, 7:9]
     share = float((middle[:, 1] > middle[:, 0]).double().mean())
-    assert rises.any()
     assert abs(share - 0.5) < 4 * 0.5 / 4000**0.5  # four standard errors
 
 
@@ -42,7 +41,7 @@ def test_resized_crop_of_a_plane_is_a_plane_of_the_right_slopes():
     torch.manual_seed(0)
     axis = torch.linspace(-1, 1, 65)
     plane = torch.stack([axis.expand(65, 65), axis[:, None].expand(65, 65)]).expand(500, 2, 65, 65)
-    result = resized_crop_flip(plane)[:, :, 20:45, 20:45]
+    result = resized_crop_flip(plane, torch.zeros(1))[:, :, 20:45, 20:45]
     width = (result[:, 0, 0, -1] - result[:, 0, 0, 0]) / (axis[44] - axis[20])
     height = (result[:, 1, -1, 0] - result[:, 1, 0, 0]) / (axis[44] - axis[20])
     area, ratio = (width * height).abs(), (width / height).abs()

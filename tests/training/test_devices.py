@@ -11,6 +11,8 @@ import torch
 from ddu.runs import RunConfig, train_run
 from ddu.training import RECIPES
 
+pytestmark = pytest.mark.slow
+
 COMMAND = ["train", "--model", "resffn4_32", "--data", "two_moons", "--recipe", "two_moons", "--set", "epochs=2"]
 CONFIG = RunConfig("resffn4_32", "two_moons", RECIPES["two_moons"].with_changes(epochs=2))
 

@@ -73,6 +73,7 @@ def test_after_a_step_the_centroids_follow_the_batch_in_evaluation_mode(model):
 
 
 def test_training_lowers_the_loss(model):
+    torch.manual_seed(0)  # of the dropout
     objective, optimizer = DUQObjective(penalty=0.1), torch.optim.Adam(model.parameters(), lr=1e-2)
     losses = []
     for _ in range(60):
@@ -82,7 +83,7 @@ def test_training_lowers_the_loss(model):
         optimizer.step()
         objective.after_step(model, X, Y)
         losses.append(float(loss.detach()))
-    assert losses[-1] < losses[0] / 2
+    assert losses[-1] < 0.7 * losses[0]  # from 0.40 to 0.51 with twenty seeds
 
 
 def test_duq_needs_its_head():

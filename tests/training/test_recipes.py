@@ -75,6 +75,13 @@ def test_milestones_keep_their_share_when_the_epochs_change():
     assert RECIPES["cifar"].with_changes(epochs=35, milestones=(1,)).milestones == (1,)
 
 
+@pytest.mark.parametrize("epochs", [1, 2, 3])
+@pytest.mark.parametrize("name", ["mnist", "cifar", "duq_cifar", "duq_fashion_mnist"])
+def test_a_short_training_starts_at_the_full_rate(name, epochs):
+    recipe = RECIPES[name].with_changes(epochs=epochs)
+    assert recipe.lr_factor(0) == recipe.lr_factor(0.99) == 1
+
+
 def test_a_recipe_cannot_be_changed_in_place():
     with pytest.raises(AttributeError):
         RECIPES["cifar"].lr = 1.0

@@ -46,7 +46,7 @@ class Recipe:
         warmup_factor: Where that rise starts, as a share of the learning rate.
         label_smoothing: Off in the paper: it would blur the softmax entropy.
         gradient_penalty: Of DUQ, the weight of the penalty on the gradient of its kernels.
-        augmentation: Random changes to training images: "none", "crop_flip" (pad by 4 pixels, crop, mirror) or
+        augmentation: Random changes to training images: "none", "crop_flip" (pad by 4 black pixels, crop, mirror) or
             "resized_crop_flip" (crop of random size and shape, resized, mirrored).
         drop_last: Leave out the last batch of an epoch if it is not full.
         samples_per_epoch: Repeat, or cut, the training data to so many samples an epoch; None is once each.
@@ -93,6 +93,8 @@ class Recipe:
     def with_changes(self, **changes: Any) -> Self:
         """The recipe with some fields changed; with other epochs, the milestones keep their share of the training.
 
+        None of them moves before the end of the first epoch: every training starts at its full rate.
+
         >>> RECIPES["cifar"].with_changes(epochs=35).milestones
         (15, 25)
         """
@@ -101,7 +103,7 @@ class Recipe:
             check_name(name, known, "A recipe has no field {name!r}")
         if "epochs" in changes and "milestones" not in changes:
             scale = changes["epochs"] / self.epochs
-            changes["milestones"] = tuple(round(scale * milestone) for milestone in self.milestones)
+            changes["milestones"] = tuple(max(1, round(scale * milestone)) for milestone in self.milestones)
         return replace(self, **changes)
 
     def lr_factor(self, epoch: float) -> float:
