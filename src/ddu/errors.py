@@ -15,6 +15,7 @@
     DDUWarning (UserWarning)
     ├── FewSamplesWarning                     a class has too few samples for the covariance asked for
     ├── DataWarning                           files of a data set were left out
+    ├── LabelWarning                          labels agree with the model's predictions no more than by chance
     └── CalibrationWarning                    the held-out data cannot settle what was asked of it
 
 Each error also derives from the built-in that people already catch.
@@ -75,6 +76,10 @@ class FewSamplesWarning(DDUWarning):
 
 class DataWarning(DDUWarning):
     """Files of a data set were left out."""
+
+
+class LabelWarning(DDUWarning):
+    """Labels agree with the model's predictions no more than by chance."""
 
 
 class CalibrationWarning(DDUWarning):

@@ -1,7 +1,10 @@
-"""Names that people write: the closest one is the answer to a misspelt one."""
+"""Names in messages: the closest one to what people wrote, and those of what they handed over."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+
+import numpy as np
+from torch import Tensor
 
 from ddu.errors import InputError
 
@@ -19,3 +22,19 @@ def check_name(name: object, known: Iterable[str], complaint: str) -> None:
     close = get_close_matches(str(name), known, n=1)
     hint = f"Did you mean {close[0]!r}?" if close else f"There are {', '.join(known)}."
     raise InputError(f"{complaint.format(name=name)}. {hint}")
+
+
+def shown(value: object) -> str:
+    """What a value is, for a message.
+
+    >>> shown([np.zeros((2, 3)), None])
+    'list of [ndarray, NoneType]'
+    """
+    name = type(value).__name__
+    if isinstance(value, Tensor | np.ndarray):
+        return f"{name} of shape {tuple(value.shape)}"
+    if isinstance(value, Mapping):
+        return f"{name} with keys {list(value)}"
+    if isinstance(value, tuple | list):
+        return f"{name} of [{', '.join(type(item).__name__ for item in value[:4])}{', ...' * (len(value) > 4)}]"
+    return "None" if value is None else name
