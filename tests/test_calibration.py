@@ -80,28 +80,30 @@ def test_shifting_a_samples_logits_leaves_the_temperature() -> None:
     assert fit_temperature(logits + shift, labels) == pytest.approx(fit_temperature(logits, labels), rel=1e-9)
 
 
+SUSPECT_LABELS = "Check that the labels belong to these inputs, with the classes numbered as in training."
+
+
 def test_single_precision_logits_give_the_same_temperature() -> None:
     logits, labels = problem(0, 1.0)
     assert fit_temperature(logits.float(), labels) == pytest.approx(fit_temperature(logits, labels), rel=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("logits", "labels", "right"),
+    ("logits", "labels", "right", "advice"),
     [
-        ([[2.0, 0.0], [0.0, 3.0], [1.0, 0.0]], [0, 1, 0], 3),
-        ([[2.0, 0.0], [0.0, 3.0], [1.0, 0.0]], [1, 0, 1], 0),
-        ([[0.0, 0.0], [1.0, 1.0], [5.0, 5.0]], [0, 1, 0], 2),
+        ([[2.0, 0.0], [0.0, 3.0], [1.0, 0.0]], [0, 1, 0], 3, "Hold out more, and more typical, data."),
+        ([[2.0, 0.0], [0.0, 3.0], [1.0, 0.0]], [1, 0, 1], 0, SUSPECT_LABELS),
+        ([[0.0, 0.0], [1.0, 1.0], [5.0, 5.0]], [0, 1, 0], 2, SUSPECT_LABELS),
     ],
     ids=["all right", "all wrong", "all tied"],
 )
 def test_a_temperature_that_the_data_does_not_settle_is_warned_of(
-    logits: list[list[float]], labels: list[int], right: int
+    logits: list[list[float]], labels: list[int], right: int, advice: str
 ) -> None:
     with pytest.warns(CalibrationWarning) as caught:
         assert fit_temperature(torch.tensor(logits), torch.tensor(labels)) == 1.0
     assert [str(warning.message) for warning in caught] == [
-        f"No temperature is best for these 3 held-out predictions, of which {right} are right: it stays 1. Hold out "
-        "more, and more typical, data."
+        f"No temperature is best for these 3 held-out predictions, of which {right} are right: it stays 1. {advice}"
     ]
     assert caught[0].filename == __file__
 

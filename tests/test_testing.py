@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
 import ddu
 from ddu import testing
 from ddu.density import ClassMoments
 from ddu.detectors import Softmax
+from ddu.errors import InputError
 from ddu.testing import check_density, check_detector
 from ddu.types import Verdict
 
@@ -47,6 +49,18 @@ class ActsUnfitted(ddu.DDU):
 class ReturnsAnother(ddu.DDU):
     def fit(self, loader, **options):
         return type(self)(self.model)
+
+
+class TakesSamples(ddu.DDU):
+    def fit(self, loader, **options):
+        return super().fit([loader[:]] if isinstance(loader, TensorDataset) else loader, **options)
+
+
+class RefusesSamplesCurtly(ddu.DDU):
+    def calibrate(self, loader, false_alarm_rate=0.01, **options):
+        if isinstance(loader, TensorDataset):
+            raise InputError("No.")
+        return super().calibrate(loader, false_alarm_rate, **options)
 
 
 class ScalesInputsInPlace(ddu.DDU):
@@ -196,6 +210,8 @@ class SavesAfterAll(ddu.DDU):
     [
         (ActsUnfitted, "before fit, predict raises NotFittedError, unless there is nothing to learn. It predicted."),
         (ReturnsAnother, "fit and calibrate return the detector. fit returns something else."),
+        (TakesSamples, "a data set in the place of a loader, and name the DataLoader that they need. fit took it."),
+        (RefusesSamplesCurtly, "and name the DataLoader that they need. calibrate says: No."),
         (ScalesInputsInPlace, "inputs and labels are left as they were. After predict this is different: inputs."),
         (LeavesEvaluationMode, "gradients and hooks are left as they were. After predict this is different: mode of 0"),
         (LeavesAHook, "hooks are left as they were. After fit this is different: hooks of model (Sequential)."),

@@ -47,10 +47,16 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
         variance = (probs * (logits - mean[:, None]).square()).sum(1)
         return float((mean - right).mean()), float(variance.mean())
 
-    if not slope_and_curvature(_LOWEST)[0] < 0 < slope_and_curvature(_HIGHEST)[0]:
+    informative, imperfect = slope_and_curvature(_LOWEST)[0] < 0, slope_and_curvature(_HIGHEST)[0] > 0
+    if not (informative and imperfect):
+        advice = (
+            "Hold out more, and more typical, data."
+            if informative
+            else "Check that the labels belong to these inputs, with the classes numbered as in training."
+        )
         warnings.warn(
             f"No temperature is best for these {len(labels)} held-out predictions, of which "
-            f"{int((logits.argmax(1) == labels).sum())} are right: it stays 1. Hold out more, and more typical, data.",
+            f"{int((logits.argmax(1) == labels).sum())} are right: it stays 1. {advice}",
             CalibrationWarning,
             stacklevel=2,
         )

@@ -15,6 +15,7 @@
     DDUWarning (UserWarning)
     ├── FewSamplesWarning                     a class has too few samples for the covariance asked for
     ├── DataWarning                           files of a data set were left out
+    ├── LabelWarning                          labels agree with the model's predictions no more than by chance
     ├── CalibrationWarning                    the held-out data cannot settle what was asked of it
     └── CheckpointWarning                     a checkpoint cannot be read, and training resumes from the one before it
 
@@ -76,6 +77,10 @@ class FewSamplesWarning(DDUWarning):
 
 class DataWarning(DDUWarning):
     """Files of a data set were left out."""
+
+
+class LabelWarning(DDUWarning):
+    """Labels agree with the model's predictions no more than by chance."""
 
 
 class CalibrationWarning(DDUWarning):

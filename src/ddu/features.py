@@ -3,15 +3,13 @@
 The model is only looked at. One forward pass under a hook gives features and logits together; afterwards the
 hook is gone and modes, parameters, buffers and random state are as before, also when the forward pass fails.
 
-    _arguments   inputs as the model takes them: its device, its precision, its argument names
-    _logits      the logits in whatever the model returned
+    _tapped      one forward pass, or words about inputs that the model cannot take
     _locate      which layer to tap: searched once, with one extra forward pass
     _capture     the tap itself: a hook a layer, one forward pass
     FeatureTap   remembers the place; `extract` runs it over a loader
 """
 
 import difflib
-import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,12 +23,14 @@ import torch
 from torch import Tensor, nn
 from torch.random import fork_rng
 
-from ddu.errors import InputError, LabelError, LayerError, NotFittedError
+from ddu.batches import aligned_labels, check_loader, split_batch
+from ddu.errors import InputError, LayerError, NotFittedError
+from ddu.forward import arguments, example_of, logits_in, misuse, run
+from ddu.names import shown
 from ddu.progress import track
 
 FeatureSource: TypeAlias = str | nn.Module | Callable[..., Tensor] | Mapping[str, str] | None
 
-_LABEL_KEYS = ("labels", "label", "targets", "target", "y")
 _COMPILER = threading.RLock()
 
 
@@ -57,102 +57,8 @@ class _Site(NamedTuple):
     layer: str
 
 
-def _shown(value: object) -> str:
-    """What a value is, for a message."""
-    name = type(value).__name__
-    if isinstance(value, Tensor | np.ndarray):
-        return f"{name} of shape {tuple(value.shape)}"
-    if isinstance(value, Mapping):
-        return f"{name} with keys {list(value)}"
-    if isinstance(value, tuple | list):
-        return f"{name} of [{', '.join(type(item).__name__ for item in value[:4])}{', ...' * (len(value) > 4)}]"
-    return "None" if value is None else name
-
-
 def _is_function(features: object) -> TypeGuard[Callable[..., Tensor]]:
     return callable(features) and not isinstance(features, nn.Module)
-
-
-# Into the model and out of it
-
-
-def _example(model: nn.Module) -> Tensor | None:
-    """The first floating tensor of a model: its device and precision are those of the inputs."""
-    return next((p for p in chain(model.parameters(), model.buffers()) if p.dtype.is_floating_point), None)
-
-
-def _placed(value: Any, like: Tensor | None) -> Any:
-    """A copy of a tensor or array on the model's device and, of floats, in its precision; others as they are."""
-    if isinstance(value, np.ndarray):
-        try:
-            value = torch.from_numpy(np.array(value))  # a copy: arrays may be read-only or run backwards
-        except TypeError as error:
-            raise InputError(f"The inputs must be numbers. Got an array of {value.dtype} instead.") from error
-    if not isinstance(value, Tensor):
-        return value
-    if value.dtype == torch.uint8:
-        raise InputError(
-            f"The inputs are uint8, of shape {tuple(value.shape)}: scale them to floats as in training, for "
-            "instance images.float() / 255. If the model takes bytes and scales them itself, pass images.int()."
-        )
-    device = value.device if like is None else like.device
-    dtype = like.dtype if like is not None and value.is_floating_point() else value.dtype
-    return value.detach().to(device, dtype, copy=True)  # a model that works in place must not change its input
-
-
-def _arguments(model: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The positional and keyword arguments of one forward pass."""
-    like = _example(model)
-    items = inputs if isinstance(inputs, Mapping | tuple | list) else (inputs,)
-    values = [_placed(value, like) for value in (items.values() if isinstance(items, Mapping) else items)]
-    if not any(isinstance(value, Tensor) for value in values):
-        raise InputError(
-            "The inputs must be a tensor or an array, or a tuple, list or mapping of them. "
-            f"Got {_shown(inputs)} instead."
-        )
-    if not isinstance(items, Mapping):
-        return tuple(values), {}
-    named = dict(zip(items, values, strict=True))
-    signature = inspect.signature(model.forward)
-    try:
-        signature.bind(**named)
-    except TypeError as error:
-        if len(values) == 1:
-            return tuple(values), {}
-        raise InputError(
-            f"{type(model).__name__} takes ({', '.join(signature.parameters)}). "
-            f"Got inputs with keys {list(named)} instead."
-        ) from error
-    return (), named
-
-
-def _run(function: Callable[..., Any], model: nn.Module, inputs: Any) -> Any:
-    """Calls the model, or a function in its place, with copies of the inputs."""
-    args, kwargs = _arguments(model, inputs)
-    return function(*args, **kwargs)
-
-
-def _logits(output: Any) -> Tensor:
-    """The logits (N, C) in what a model returned."""
-    if isinstance(output, Mapping):
-        logits = output.get("logits")
-    elif hasattr(output, "logits"):
-        logits = output.logits
-    elif isinstance(output, tuple | list):
-        logits = next((item for item in output if isinstance(item, Tensor)), None)
-    else:
-        logits = output
-    if not isinstance(logits, Tensor):
-        raise InputError(
-            "The model must return its logits: a tensor, a mapping or an object with 'logits', or a tuple that "
-            f"starts with them. Got {_shown(output)} instead."
-        )
-    if logits.ndim != 2:
-        raise InputError(
-            f"The model's logits must have the shape (N, C). Got {tuple(logits.shape)} instead; "
-            "a single input needs a batch dimension, x[None]."
-        )
-    return logits
 
 
 def _pooled(value: object, source: str) -> Tensor:
@@ -162,7 +68,7 @@ def _pooled(value: object, source: str) -> Tensor:
     if isinstance(value, Tensor) and value.ndim == 4:
         return value.mean(dim=(2, 3))
     raise LayerError(
-        f"{source} is a {_shown(value)}. Features must be (N, d), or maps (N, d, H, W) to average over positions: "
+        f"{source} is a {shown(value)}. Features must be (N, d), or maps (N, d, H, W) to average over positions: "
         "pass another layer, or a callable that returns (N, d)."
     )
 
@@ -184,7 +90,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 @contextmanager
 def _undisturbed(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; each module's mode and the random state come back, whatever happens."""
-    modules, like = list(model.modules()), _example(model)
+    modules, like = list(model.modules()), example_of(model)
     device = None if like is None or like.device.type in ("cpu", "meta") else like.device
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
@@ -198,6 +104,28 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
                 stack.callback(setattr, module, "training", True)
                 module.training = False
         yield
+
+
+def _tapped(model: nn.Module, inputs: Any, work: Callable[[], tuple[Tensor, Tensor]]) -> FeatureBatch:
+    """The features and logits that `work` gets out of the model.
+
+    Where that fails, or gives another number of rows than there are inputs, and the model takes the inputs in another
+    form, the error says in which. A model that takes its batch as the second dimension takes no other form.
+    """
+    if isinstance(inputs, FeatureBatch):
+        return inputs
+    with _undisturbed(model):
+        try:
+            features, logits = work()
+        except Exception as error:
+            advice = misuse(model, inputs)
+            if advice is None:
+                raise
+            raise InputError(advice) from error
+        one_input = isinstance(inputs, Tensor | np.ndarray) and inputs.ndim
+        if one_input and len(inputs) != len(logits) and (advice := misuse(model, inputs)):
+            raise InputError(advice)
+    return FeatureBatch(features.detach(), logits.detach().clone())
 
 
 # Finding the layer
@@ -235,7 +163,7 @@ def _watch(model: nn.Module, layers: Mapping[str, nn.Module], inputs: Any) -> tu
     with ExitStack() as hooks:
         for name, layer in layers.items():
             hooks.enter_context(layer.register_forward_hook(partial(note, name)))
-        logits = _logits(_run(model, model, inputs))
+        logits = logits_in(run(model, model, inputs))
 
     alike = {name: [r for r in kept if r.shape == logits.shape] for name, kept in rows.items()}
     equal = [n for n, kept in alike.items() if any(r is logits or torch.equal(r.to(logits), logits) for r in kept)]
@@ -281,7 +209,7 @@ def _capture(model: nn.Module, sites: Sequence[_Site], run: Callable[[], Any]) -
     """Features at each of some layers, and logits, while `run` runs the model once."""
     with ExitStack() as hooks:
         kept = [hooks.enter_context(_features_at(model, site)) for site in sites]
-        logits = _logits(run())
+        logits = logits_in(run())
     for site, seen in zip(sites, kept, strict=True):
         if len(seen) != 1:
             times = f"runs {len(seen)} times" if seen else "does not run"
@@ -337,6 +265,12 @@ def _restored(description: Mapping[str, str]) -> _Site:
     return _Site(kind, layer)
 
 
+def check_model(model: object) -> None:
+    """Refuses what is not a network."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model= must be a torch.nn.Module. Got {shown(model)} instead.")
+
+
 class FeatureTap:
     """Runs a model and returns its logits together with the features that its head saw.
 
@@ -367,14 +301,11 @@ class FeatureTap:
     """
 
     def __init__(self, model: nn.Module, features: FeatureSource = None):
-        if not isinstance(model, nn.Module):
-            raise InputError(
-                f"The 'model' parameter of FeatureTap must be a torch.nn.Module. Got {_shown(model)} instead."
-            )
+        check_model(model)
         if features is not None and not isinstance(features, str | Mapping) and not callable(features):
             raise InputError(
-                "The 'features' parameter of FeatureTap must be a layer's name, a module, a callable, a "
-                f"description or None. Got {_shown(features)} instead."
+                "features= must be a layer's name, a module of the model, a callable, a description or None. "
+                f"Got {shown(features)} instead."
             )
         self.model = model
         self.features = features
@@ -394,22 +325,22 @@ class FeatureTap:
                 All are moved to the model's device, and floats to its precision; integers stay integers. A
                 `FeatureBatch` that was extracted before is returned as it is.
         """
-        if isinstance(inputs, FeatureBatch):
-            return inputs
         model = unwrapped(self.model)
-        with _undisturbed(model):
-            if _is_function(self.features):
-                features = _pooled(_run(self.features, model, inputs), f"What {self.layer} returns")
-                logits = _logits(_run(model, model, inputs))
-            else:
-                site = self._locate(model, inputs)
-                (features,), logits = _capture(model, [site], lambda: _run(model, model, inputs))
+        return _tapped(model, inputs, lambda: self._work(model, inputs))
+
+    def _work(self, model: nn.Module, inputs: Any) -> tuple[Tensor, Tensor]:
+        if _is_function(self.features):
+            features = _pooled(run(self.features, model, inputs), f"What {self.layer} returns")
+            logits = logits_in(run(model, model, inputs))
+        else:
+            site = self._locate(model, inputs)
+            (features,), logits = _capture(model, [site], lambda: run(model, model, inputs))
         if len(features) != len(logits):
             raise LayerError(
-                f"{self} gives {len(features)} rows of features and {len(logits)} rows of logits: pass another "
-                "layer, or a callable that returns (N, d)."
+                f"The features from {self.layer!r} of the {type(model).__name__} have {len(features)} rows, and the "
+                f"logits {len(logits)}: pass another layer, or a callable that returns (N, d)."
             )
-        return FeatureBatch(features.detach(), logits.detach().clone())
+        return features, logits
 
     def _locate(self, model: nn.Module, inputs: Any) -> _Site:
         if self._site is None:
@@ -452,8 +383,7 @@ class LogitsTap:
     """Runs a model for its logits alone, wherever its features are; in the batch, the logits stand for the features."""
 
     def __init__(self, model: nn.Module):
-        if not isinstance(model, nn.Module):
-            raise InputError(f"The model must be a torch.nn.Module. Got {_shown(model)} instead.")
+        check_model(model)
         self.model = model
 
     def __call__(self, inputs: Any) -> FeatureBatch:
@@ -461,8 +391,7 @@ class LogitsTap:
         if isinstance(inputs, FeatureBatch):
             return inputs
         model = unwrapped(self.model)
-        with _undisturbed(model):
-            logits = _logits(_run(model, model, inputs)).detach().clone()
+        logits = _tapped(model, inputs, lambda: 2 * (logits_in(run(model, model, inputs)),)).logits
         return FeatureBatch(logits, logits)
 
     def __repr__(self) -> str:
@@ -494,27 +423,28 @@ class LayersTap:
 
     def __call__(self, inputs: Any) -> FeatureBatch:
         """Runs the model once, on inputs as `FeatureTap` takes them."""
-        if isinstance(inputs, FeatureBatch):
-            return inputs
         model = unwrapped(self.model)
-        with _undisturbed(model):
-            features, logits = self._capture(model, inputs, lambda: _run(model, model, inputs))
-        return FeatureBatch(features.detach(), logits.detach().clone())
+        return _tapped(model, inputs, lambda: self._capture(model, inputs, lambda: run(model, model, inputs)))
 
     def descend(self, inputs: Any, score: Callable[[Tensor], Tensor], step: float) -> FeatureBatch:
         """The features of x - step · sign(∇ₓ score(features(x))), with the logits of x itself."""
         model = unwrapped(self.model)
-        with torch.inference_mode(False), _undisturbed(model):
-            args, kwargs = _arguments(model, inputs)
+
+        def moved_inputs() -> tuple[Tensor, Tensor]:
+            args, kwargs = arguments(model, inputs)
             if len(args) != 1 or kwargs or not args[0].is_floating_point():
                 raise InputError(
-                    f"A step along the gradient needs a single input of floats. Got {_shown(inputs)} instead."
+                    f"A step along the gradient needs a single input of floats. Got {shown(inputs)} instead."
                 )
             with torch.enable_grad():
                 x = args[0].requires_grad_()
                 features, logits = self._capture(model, x, lambda: model(x.clone()))  # which may work in place
                 (gradient,) = torch.autograd.grad(score(features).sum(), x)
-        return self(x.detach() - step * gradient.sign())._replace(logits=logits.detach().clone())
+            return x.detach() - step * gradient.sign(), logits
+
+        with torch.inference_mode(False):
+            x, logits, _ = _tapped(model, inputs, moved_inputs)
+        return self(x)._replace(logits=logits)
 
     def _capture(self, model: nn.Module, inputs: Any, run: Callable[[], Any]) -> tuple[Tensor, Tensor]:
         sites = [tap._locate(model, inputs) for tap in self.taps]
@@ -527,38 +457,6 @@ class LayersTap:
 
 
 # Over a loader
-
-
-def _split(batch: Any) -> tuple[Any, Any]:
-    """The inputs and the labels of what a loader gave."""
-    if isinstance(batch, FeatureBatch):
-        return batch, batch.labels
-    if isinstance(batch, Mapping):
-        key = next((key for key in _LABEL_KEYS if key in batch), None)
-        if key is not None and len(batch) > 1:
-            return {name: value for name, value in batch.items() if name != key}, batch[key]
-    elif isinstance(batch, tuple | list) and len(batch) > 1:
-        *inputs, labels = batch
-        return inputs[0] if len(inputs) == 1 else tuple(inputs), labels
-    raise InputError(
-        "The loader must give (inputs, labels), or a mapping of inputs with the labels under "
-        f"{', '.join(map(repr, _LABEL_KEYS[:-1]))} or {_LABEL_KEYS[-1]!r}. Got {_shown(batch)} instead."
-    )
-
-
-def _aligned(labels: Any, logits: Tensor) -> Tensor:
-    """Labels (N,) as a tensor beside their logits."""
-    try:
-        values = np.array(labels) if isinstance(labels, np.ndarray) else labels  # arrays may be read-only
-        tensor = torch.as_tensor(values, device=logits.device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise LabelError(f"The loader's labels must be integers. Got {_shown(labels)} instead.") from error
-    if tensor.shape != logits.shape[:1]:
-        raise LabelError(
-            f"The loader's labels must have the shape ({len(logits)},), one for each input. "
-            f"Got {tuple(tensor.shape)} instead."
-        )
-    return tensor
 
 
 def extract(
@@ -578,7 +476,12 @@ def extract(
     >>> [(tuple(features.shape), labels.tolist()) for features, logits, labels in extract(tap, loader)]
     [((5, 8), [0, 1, 2, 0, 1]), ((2, 8), [0, 1])]
     """
-    for item in track(loader, "features", show=progress):
-        inputs, labels = _split(item)
+    check_loader(loader)
+    return _extracted(tap, track(loader, "features", show=progress))
+
+
+def _extracted(tap: Callable[[Any], FeatureBatch], items: Iterable[Any]) -> Iterator[FeatureBatch]:
+    for item in items:
+        inputs, labels = (item, item.labels) if isinstance(item, FeatureBatch) else split_batch(item)
         batch = tap(inputs)
-        yield batch._replace(labels=_aligned(labels, batch.logits))
+        yield batch._replace(labels=aligned_labels(labels, batch.logits))

@@ -1,7 +1,10 @@
-"""Names that people and files write: the closest one is the answer to a misspelt one."""
+"""Names in messages: the closest one to what people wrote, and those of what they handed over."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+
+import numpy as np
+from torch import Tensor
 
 from ddu.errors import InputError
 
@@ -37,3 +40,19 @@ def check_entries(what: str, found: object, names: Iterable[str]) -> None:
         if name not in found:
             there = ", ".join(map(repr, found)) or "nothing"
             raise InputError(f"There must be an entry {name!r} in {what}. Got {there} instead.")
+
+
+def shown(value: object) -> str:
+    """What a value is, for a message.
+
+    >>> shown([np.zeros((2, 3)), None])
+    'list of [ndarray, NoneType]'
+    """
+    name = type(value).__name__
+    if isinstance(value, Tensor | np.ndarray):
+        return f"{name} of shape {tuple(value.shape)}"
+    if isinstance(value, Mapping):
+        return f"{name} with keys {list(value)}"
+    if isinstance(value, tuple | list):
+        return f"{name} of [{', '.join(type(item).__name__ for item in value[:4])}{', ...' * (len(value) > 4)}]"
+    return "None" if value is None else name

@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from ddu.density import GaussianDensity
 from ddu.detectors import load as load_detector
-from ddu.errors import NotFittedError, NotSupportedError
+from ddu.errors import InputError, NotFittedError, NotSupportedError
 from ddu.metrics import auroc
 from ddu.types import Detector, Prediction, Verdict
 
@@ -49,6 +50,7 @@ def check_detector(
 
     - before fit, predict raises NotFittedError, unless there is nothing to learn
     - fit and calibrate return the detector
+    - fit and calibrate refuse a data set in the place of a loader, and name the DataLoader that they need
     - inputs and labels are left as they were
     - the model's modes, parameters, buffers, gradients and hooks are left as they were
     - the global random state is left as it was
@@ -203,6 +205,10 @@ def _inputs(batches: Batches) -> Tensor:
     return torch.cat([x for x, _ in batches])
 
 
+def _labels(batches: Batches) -> Tensor:
+    return torch.cat([y for _, y in batches])
+
+
 def _model_state(model: nn.Module) -> dict[str, Any]:
     state: dict[str, Any] = {}
     for name, module in model.named_modules():
@@ -288,6 +294,19 @@ def _fit_returns_self(case: _Case) -> None:
     detector = case.make(case.model)
     assert detector.fit(case.train) is detector, "fit returns something else."
     assert detector.calibrate(case.held_out, false_alarm_rate=_RATE) is detector, "calibrate returns something else."
+
+
+def _data_set_is_refused(case: _Case) -> None:
+    """fit and calibrate refuse a data set in the place of a loader, and name the DataLoader that they need."""
+    detector = case.fitted()
+    for name in ("fit", "calibrate"):
+        try:
+            getattr(detector, name)(TensorDataset(_inputs(case.train), _labels(case.train)))
+        except InputError as error:
+            answer = f"{name} says: {error}"
+        else:
+            answer = f"{name} took it."
+        assert "DataLoader" in answer, answer
 
 
 def _inputs_are_untouched(case: _Case) -> None:
@@ -382,7 +401,7 @@ def _numpy_works(case: _Case) -> None:
 
 def _fit_batches_do_not_matter(case: _Case) -> None:
     """fitting in other batches gives the same."""
-    x, y = _inputs(case.train), torch.cat([y for _, y in case.train])
+    x, y = _inputs(case.train), _labels(case.train)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     other = case.fitted(_batches(x[order], y[order], 171))
     _agree(other.predict(case.fresh), case.fitted().predict(case.fresh), "after a fit in other batches")
@@ -474,6 +493,7 @@ def _save_replaces(case: _Case) -> None:
 _DETECTOR_CHECKS: list[Callable[[_Case], None]] = [
     _unfitted_is_refused,
     _fit_returns_self,
+    _data_set_is_refused,
     _inputs_are_untouched,
     _model_is_untouched,
     _random_state_is_untouched,

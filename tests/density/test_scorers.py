@@ -1,5 +1,6 @@
 """Scorers: shortcuts change no number, and low rank stays low."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -56,6 +57,98 @@ def test_classes_without_a_chance_are_skipped_without_changing_the_result(
     assert_close(scorer(everywhere), expected, rtol=0, atol=0)
 
 
+# Where the bound is tight, all classes but the nearest have the same share of the sum, and that sum is about 1: what is
+# skipped shows in the last digits
+NUM_APART, DIM_APART = 64, 128
+
+
+def apart(gap: float, dtype: torch.dtype = torch.float64) -> tuple[FullScorer, Tensor]:
+    """Classes with priors and isotropic variances of their own, and a point at which they lie `gap` below the first.
+
+    The point is the mean of the first class. log π_c p(z | c) = log π_c - ½ d log(2π v_c) - r_c² / (2 v_c) is 0 for
+    that class and -gap for all others: the mean of class c is r_c along an axis of its own.
+    """
+    log_prior = torch.log_softmax(torch.linspace(0, -1, NUM_APART, dtype=torch.float64), 0)
+    # What a class has at its own mean, from 0 down to -gap / 2
+    height = -torch.linspace(0, gap / 2, NUM_APART, dtype=torch.float64)
+    variance = (2 * (log_prior - height) / DIM_APART).exp() / (2 * math.pi)
+    radius = (2 * variance * (height + gap)).sqrt()
+    mean = radius[:, None] * torch.eye(NUM_APART, DIM_APART, dtype=torch.float64)
+    mean[0] = 0
+    covariance = variance[:, None, None] * torch.eye(DIM_APART, dtype=torch.float64)
+    return FullScorer(log_prior, mean, covariance).to(dtype), mean[:1].to(dtype)
+
+
+def skippable_below(dtype: torch.dtype) -> float:
+    """The gap from which all classes but one, C - 1 < C of them, add less than ε to a sum of 1: C exp(-gap) = ε."""
+    return math.log(NUM_APART / torch.finfo(dtype).eps)
+
+
+@pytest.fixture
+def scored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many pairs of points and classes were scored in full, one number per step of a log-density."""
+    counts: list[int] = []
+    fill = FullScorer._fill
+
+    def counting(self: FullScorer, joint: Tensor, x: Tensor, offset: Tensor, wanted: Tensor) -> None:
+        counts.append(int(wanted.sum()))
+        fill(self, joint, x, offset, wanted)
+
+    monkeypatch.setattr(FullScorer, "_fill", counting)
+    return counts
+
+
+def test_classes_apart_lie_as_far_below_the_first_as_they_are_said_to() -> None:
+    scorer, point = apart(25.0)
+    (joint,) = scorer.class_log_density(point) + scorer.log_prior
+    assert_close(joint, torch.tensor([0.0] + [-25.0] * (NUM_APART - 1), dtype=torch.float64), rtol=1e-12, atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.85, 0.9, 0.95, 0.99, 1.01, 1.2, 2.0])
+def test_what_is_skipped_is_below_rounding_in_the_sum(share: float, dtype: torch.dtype) -> None:
+    """With a margin of -log ε, without the number of classes, it would be up to C ε."""
+    scorer, point = apart(share * skippable_below(dtype), dtype)
+    joint = (scorer.class_log_density(point) + scorer.log_prior).double()
+    # The sum is about 1, so that a few ε are also the rounding of its logarithm
+    error = (scorer.log_density(point).double() - torch.logsumexp(joint, dim=1)).abs()
+    assert float(error) <= 6 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize(("beyond", "others"), [(-0.1, NUM_APART - 1), (0.1, 0)])
+def test_a_class_is_skipped_as_soon_as_it_can_be(
+    scored: list[int], beyond: float, others: int, dtype: torch.dtype
+) -> None:
+    scorer, point = apart(skippable_below(dtype) + beyond, dtype)
+    scorer.log_density(point)
+    assert scored == [1, others]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_the_likeliest_class_counts_where_the_bound_prefers_another(scored: list[int], dtype: torch.dtype) -> None:
+    """The first class is narrow beyond the coordinates of the bound, where the point is far from its mean."""
+    log_prior, mean, covariance = gaussians(5, 160, distance=0.0)
+    covariance = torch.eye(160, dtype=torch.float64).repeat(5, 1, 1)
+    mean[:, :5] = 15 * torch.eye(5, dtype=torch.float64)
+    covariance[0, 100:, 100:] *= 0.01
+    scorer = FullScorer(log_prior, mean, covariance).to(dtype)
+    point = mean[:1].clone()
+    point[:, 100:] += 3
+    joint = scorer.class_log_density(point.to(dtype)) + log_prior.to(dtype)
+    assert joint.argmax() != 0
+    bound = scorer._distances((point.to(dtype) - scorer.centre) @ scorer.basis.T, 64)
+    assert bound.argmin() == 0
+    assert_close(scorer.log_density(point.to(dtype)), torch.logsumexp(joint, dim=1))
+    assert scored == [1, 4]
+
+
+def test_most_classes_are_skipped_where_classes_are_apart(scored: list[int]) -> None:
+    log_prior, mean, covariance = gaussians(20, 128, distance=3.0)
+    FullScorer(log_prior, mean, covariance).log_density(draw(mean, covariance, 5))
+    assert sum(scored) < 100 * 20 / 4  # pairs of points and classes
+
+
 def test_close_seconds_count_even_where_the_bound_is_tight() -> None:
     """On the lines between the means of classes alike, coordinates beyond the bound's add nothing to it."""
     log_prior, mean, covariance = gaussians(4, 128, distance=0.2)
@@ -63,21 +156,6 @@ def test_close_seconds_count_even_where_the_bound_is_tight() -> None:
     points = torch.cat([share * mean + (1 - share) * mean.roll(1, 0) for share in (0.5, 0.52, 0.6, 0.9, 1.0)])
     expected = torch.logsumexp(scorer.class_log_density(points) + log_prior, dim=1)
     assert_close(scorer.log_density(points), expected, rtol=1e-12, atol=0)
-
-
-def test_most_classes_are_skipped_where_classes_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    log_prior, mean, covariance = gaussians(20, 128, distance=3.0)
-    scorer = FullScorer(log_prior, mean, covariance)
-    scored: list[int] = []
-    fill = FullScorer._fill
-
-    def counting(self: FullScorer, joint: Tensor, x: Tensor, offset: Tensor, wanted: Tensor) -> None:
-        scored.append(int(wanted.sum()))
-        fill(self, joint, x, offset, wanted)
-
-    monkeypatch.setattr(FullScorer, "_fill", counting)
-    scorer.log_density(draw(mean, covariance, 5))
-    assert sum(scored) < 100 * 20 / 4  # pairs of points and classes
 
 
 def test_the_bound_is_above_the_exact_value() -> None:

@@ -3,10 +3,11 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import ddu
-from ddu.detectors import BaseDetector, Energy, Evidence, Softmax
-from ddu.errors import InputError
+from ddu.detectors import DUQ, SNGP, BaseDetector, Energy, Ensemble, Evidence, Mahalanobis, Softmax
+from ddu.errors import CalibrationWarning, DDUWarning, InputError, LabelError, LabelWarning
 from ddu.features import FeatureTap, LogitsTap, extract
 
 
@@ -126,3 +127,153 @@ def test_class_names_as_a_mapping_are_refused(model):
     with pytest.raises(InputError) as caught:
         Energy(model, class_names={0: "ant"})
     assert str(caught.value) == "The 'class_names' parameter of Energy must be a sequence in the order of the classes."
+
+
+# What a newcomer does wrong
+
+
+def reading(read, batch_size=10):
+    """A loader of `blobs` that writes down the number of each sample it reads."""
+
+    class Reading(TensorDataset):
+        def __getitem__(self, index):
+            read.append(index)
+            return super().__getitem__(index)
+
+    def make(x, y):
+        return DataLoader(Reading(x, y), batch_size)
+
+    return make
+
+
+@pytest.mark.parametrize("make", [ddu.DDU, Softmax, Mahalanobis])
+@pytest.mark.parametrize("method", ["fit", "calibrate"])
+def test_a_data_set_in_the_place_of_a_loader_is_refused(model, make, method):
+    detector = make(model).fit([blobs()])
+    with pytest.raises(InputError) as caught:
+        getattr(detector, method)(TensorDataset(*blobs()))
+    assert str(caught.value) == (
+        "The loader is a TensorDataset, which gives one sample at a time: pass DataLoader(dataset, batch_size=...), or "
+        "with batch_size=None if it gives whole batches."
+    )
+
+
+@pytest.mark.parametrize("method", ["fit", "calibrate"])
+def test_listed_labels_out_of_range_are_refused_after_one_batch(model, method):
+    detector, read, (x, y) = ddu.DDU(model).fit([blobs()]), [], blobs()
+    with pytest.raises(LabelError) as caught:
+        getattr(detector, method)(reading(read)(x, torch.where(torch.arange(300) == 250, 3, y)))
+    assert str(caught.value) == (
+        "Labels must be below the number of classes, 3. Got 3 at position 250: check that labels are indices from 0 "
+        "to 2."
+    )
+    # the first batch, and the samples that prove that the listed labels are those given
+    assert len(read) <= 13
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        (
+            0,
+            "The model has 3 classes, and the labels of the 200 training samples cover 2 of them; class 2 has none. "
+            "Add samples of every class, or give the model a head of 2 outputs, trained on labels from 0 to 1.",
+        ),
+        (1, "Class 2 has 1 sample, and a variance needs at least 2: add samples, or leave the class out."),
+    ],
+)
+@pytest.mark.parametrize("make", [ddu.DDU, Mahalanobis])
+def test_a_class_with_too_few_samples_is_refused_after_one_batch_or_at_the_end(model, make, keep, message):
+    x, y = blobs()
+    kept = (y < 2) | (y == 2).cumsum(0).le(keep)
+    x, y = x[kept], y[kept]
+    read = []
+    for loader in (reading(read)(x, y), list(zip(x.split(50), y.split(50), strict=True))):
+        with pytest.raises(LabelError) as caught:
+            make(model).fit(loader)
+        assert str(caught.value) == message
+    assert len(read) <= 13
+
+
+def test_labels_that_a_data_set_lists_but_does_not_give_are_not_held_against_it(model):
+    class Relabelled(TensorDataset):
+        """Lists the labels of all its classes, and gives those of a coarser division."""
+
+        def __getitem__(self, index):
+            x, y = super().__getitem__(index)
+            return x, y // 2
+
+    x, y = blobs()
+    expected = ddu.DDU(model).fit([(x, y)])
+    fitted = ddu.DDU(model).fit(DataLoader(Relabelled(x, 2 * y), 300))
+    assert torch.equal(fitted.predict(x).epistemic, expected.predict(x).epistemic)
+
+
+def test_a_head_of_many_more_classes_than_the_data_has_is_refused_or_warned_of():
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1000))
+    with pytest.raises(LabelError) as caught:
+        ddu.DDU(model).fit([blobs()])
+    assert str(caught.value) == (
+        "The model has 1,000 classes, and the labels of the 300 training samples cover 3 of them; class 3 has none. "
+        "Add samples of every class, or give the model a head of 3 outputs, trained on labels from 0 to 2."
+    )
+    with (
+        pytest.warns(CalibrationWarning),
+        pytest.warns(LabelWarning, match="They cover 3 of the model's 1,000 classes"),
+    ):
+        Energy(model).calibrate([blobs()], 0.1)
+
+
+@pytest.mark.parametrize("make", [ddu.DDU, Energy])
+def test_labels_at_chance_level_are_warned_of_at_the_line_that_gave_them(model, make):
+    x, y = blobs()
+    detector = make(model).fit([(x, y)])
+    shuffled = [(x, y[torch.randperm(300, generator=torch.Generator().manual_seed(0))])]
+    methods = [detector.fit] if detector.needs_fit else []
+    for method in (*methods, lambda loader: detector.calibrate(loader, 0.1)):
+        with pytest.warns(DDUWarning) as warned:
+            method(shuffled)
+        assert (warned[0].category, warned[0].filename) == (LabelWarning, __file__)
+        assert str(warned[0].message).startswith("The labels are what the model predicts for ")
+
+
+def test_a_warning_that_is_made_an_error_leaves_the_fit_as_it_was(model):
+    (x, y), new = blobs(), blobs(seed=1)[0]
+    detector = ddu.DDU(model).fit([(x, y)])
+    before = detector.predict(new).epistemic
+    with pytest.raises(LabelWarning):  # as all warnings are here
+        detector.fit([(x, y.roll(1))])
+    assert torch.equal(detector.predict(new).epistemic, before)
+
+
+@pytest.mark.parametrize("make", [ddu.DDU, Energy])
+def test_probabilities_in_the_place_of_logits_are_refused(model, make):
+    ends_in_softmax = nn.Sequential(*model, nn.Softmax(1))
+    message = (
+        "The model returns probabilities instead of logits: each of 300 rows sums to 1. Leave out its softmax, for "
+        "instance model[:-1], or have it return log-probabilities, probs.log()."
+    )
+    for act in (
+        lambda: make(ends_in_softmax).fit([blobs()]).calibrate([blobs()], 0.1),
+        lambda: Energy(ends_in_softmax).predict(blobs()[0]),
+        lambda: Ensemble([model, ends_in_softmax]).predict(blobs()[0]),
+    ):
+        with pytest.raises(InputError) as caught:
+            act()
+        assert str(caught.value) == message
+    assert make(ends_in_softmax[:-1]).fit([blobs()]).predict(blobs()[0]).verdict is None
+
+
+@pytest.mark.parametrize("make", [ddu.DDU, Softmax, Energy, Mahalanobis, SNGP, DUQ])
+def test_what_is_no_model_is_refused(make):
+    with pytest.raises(InputError) as caught:
+        make("resnet18")
+    assert str(caught.value) == "model= must be a torch.nn.Module. Got str instead."
+
+
+def test_class_names_are_counted_before_calibration_too(model):
+    with pytest.raises(InputError) as caught:
+        Softmax(model, class_names=["ant", "bee"]).calibrate([blobs()], 0.1)
+    assert str(caught.value) == "There are 2 class names for 3 classes: give one for each."

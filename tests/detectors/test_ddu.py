@@ -189,8 +189,8 @@ def test_class_numbers_come_from_the_logits():
     with pytest.raises(LabelError) as caught:
         ddu.DDU(classifier()).fit([(x[y != 2], y[y != 2])])
     assert str(caught.value) == (
-        "Class 2 has 0 of the 400 samples, out of 3 classes. Every class needs at least 2 to have a density: add "
-        "samples, or number the classes that do occur from 0 without gaps."
+        "The model has 3 classes, and the labels of the 400 training samples cover 2 of them; class 2 has none. Add "
+        "samples of every class, or give the model a head of 2 outputs, trained on labels from 0 to 1."
     )
 
 
@@ -202,7 +202,9 @@ def test_an_empty_loader_is_refused():
     )
     with pytest.raises(InputError) as caught:
         ddu.DDU(classifier()).fit(loader()).calibrate([])
-    assert str(caught.value) == "The loader gave no batches, so there is nothing to calibrate on."
+    assert str(caught.value) == (
+        "The loader gave no batches, so there is nothing to calibrate on: check its data set and sampler."
+    )
 
 
 @pytest.mark.parametrize("method", ["fit", "fit_features"])

@@ -73,7 +73,8 @@ def test_in_distribution_a_score_is_about_standardised():
     """The features are Gaussian, and the classes so far apart that the nearest mean is the right one."""
     x, y = blobs(6000)
     x += 20 * torch.eye(3, 4)[y]
-    model = nn.Sequential(nn.Identity(), nn.Linear(4, 3))
+    model = nn.Sequential(nn.Identity(), nn.Linear(4, 3, bias=False))
+    nn.init.eye_(model.get_parameter("1.weight"))
     scores = Mahalanobis(model).fit([(x[:3000], y[:3000])]).predict(x[3000:]).epistemic
     # the standard errors are 0.02 and, with the kurtosis of a χ² of 4 degrees, 0.04
     assert float(scores.mean()) == pytest.approx(0, abs=0.08)
@@ -116,9 +117,9 @@ def test_a_step_needs_a_single_input_of_floats(model):
         detector.predict(batch)
     assert str(caught.value) == ("Mahalanobis with a perturbation needs the inputs themselves, not extracted features.")
     with pytest.raises(InputError) as caught:
-        detector.predict(torch.zeros(2, 4, dtype=torch.int64))
+        detector.predict((torch.zeros(2, 4), torch.zeros(2, 4)))
     assert str(caught.value) == (
-        "A step along the gradient needs a single input of floats. Got Tensor of shape (2, 4) instead."
+        "A step along the gradient needs a single input of floats. Got tuple of [Tensor, Tensor] instead."
     )
 
 

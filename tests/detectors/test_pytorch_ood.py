@@ -139,7 +139,7 @@ def test_inputs_are_needed_where_theirs_run_the_model(model):
 def test_a_head_that_is_not_linear_is_named():
     network = nn.Sequential(nn.Linear(4, 8), RBFHead(8, 3))
     with pytest.raises(InputError) as caught:
-        from_pytorch_ood("ViM", network, features="0").fit([TRAIN])
+        from_pytorch_ood("ViM", network, features="0").fit([(TRAIN[0], network(TRAIN[0]).argmax(1))])
     assert str(caught.value) == (
         "ViM needs a linear head from 8 features to 3 logits, and the Sequential has 0 there: take the features before "
         "its head."

@@ -8,7 +8,7 @@ import inspect
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -16,10 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from ddu.artifacts import model_fingerprint, save_artifact
+from ddu.batches import are_given, check_loader, listed_labels
 from ddu.calibration import Calibration, ThresholdRule, calibrate
-from ddu.density import check_labels
-from ddu.errors import ArtifactError, DDUWarning, InputError, LayerError, NotFittedError
-from ddu.features import FeatureBatch, Tap, extract, unwrapped
+from ddu.density import check_counts, check_labels
+from ddu.detectors._agreement import Agreement
+from ddu.errors import ArtifactError, DDUWarning, InputError, LabelError, LayerError, NotFittedError
+from ddu.features import FeatureBatch, Tap, check_model, extract, unwrapped
+from ddu.forward import check_logits
 from ddu.measures import entropy
 from ddu.names import check_entries
 from ddu.types import Prediction
@@ -55,6 +58,8 @@ class BaseDetector(ABC):
     """Whether it can be saved."""
     has_density: ClassVar[bool] = False
     """Whether its epistemic score is a negative log-density."""
+    needs_every_class: ClassVar[bool] = False
+    """Whether it learns something about each class, and so needs samples of each."""
     _how_to_fit: ClassVar[str] = "fit(loader)"
 
     def __init__(self, tap: Tap, class_names: Sequence[str] | None):
@@ -145,9 +150,14 @@ class BaseDetector(ABC):
         Args:
             loader: Batches of (inputs, labels), or mappings of them. Not augmented, if you can.
             progress: `True` shows a progress bar, `False` none; by default one appears if it takes long.
+
+        Warns:
+            LabelWarning: The labels agree with the model's predictions no more than by chance.
         """
+        check_loader(loader)
         if self.needs_fit:
-            self._learn(_gathered(self._training_batches(loader, progress)))
+            batches = self._labelled(self.tap, loader, progress, "to fit", every_class=self.needs_every_class)
+            self._learn(_gathered(batches))
         return self._settle()
 
     def calibrate(
@@ -166,13 +176,15 @@ class BaseDetector(ABC):
             threshold: "conformal", which keeps that rate for new data whatever its distribution; or
                 "training_quantile", the paper's: the plain quantile, for which `loader` is the training data.
             progress: As in `fit`.
+
+        Warns:
+            LabelWarning: As in `fit`.
+            CalibrationWarning: No temperature is best.
         """
         self._need_fit()
-        rows = [(*self._judge(batch), labels_of(batch)) for batch in extract(self._view, loader, progress=progress)]
-        if not rows:
-            raise InputError("The loader gave no batches, so there is nothing to calibrate on.")
+        batches = self._labelled(self._view, loader, progress, "to calibrate on")
+        rows = [(*self._judge(batch), labels_of(batch)) for batch in batches]
         logits, epistemic, labels = (torch.cat(column) for column in zip(*rows, strict=True))
-        labels = check_labels(labels, samples=len(logits), num_classes=logits.shape[1])
         # If this fails, the earlier calibration stands
         self.calibration = calibrate(logits, epistemic, labels, false_alarm_rate, threshold)
         if not self.needs_fit:
@@ -182,7 +194,9 @@ class BaseDetector(ABC):
     def evidence(self, x: Any) -> Evidence:
         """What it makes of a batch of inputs, before temperature and thresholds."""
         self._need_fit()
-        return self._judge(self._view(x))
+        batch = self._view(x)
+        check_logits(batch.logits)
+        return self._judge(batch)
 
     def predict(self, x: Any) -> Prediction:
         """Judges a batch of inputs: a tensor or array, or a tuple or mapping of what the model takes."""
@@ -274,20 +288,67 @@ class BaseDetector(ABC):
             raise InputError(f"The model gave NaN or infinite logits for {bad} of {len(logits)} inputs: check it.")
         return Evidence(logits.float(), epistemic)
 
+    def _labelled(
+        self,
+        run: Callable[[Any], FeatureBatch],
+        loader: Iterable[Any],
+        progress: bool | None,
+        purpose: str,
+        *,
+        every_class: bool = False,
+    ) -> Iterator[FeatureBatch]:
+        """Batches with labels that belong to the model, as far as can be told: after the first one, or at the end."""
+        agreement: Agreement | None = None
+        for batch in extract(run, loader, progress=progress):
+            num_classes = batch.logits.shape[1]
+            if agreement is None:
+                agreement = Agreement(num_classes)
+                self._check_class_names(num_classes)
+                _check_ahead(loader, num_classes, every_class)
+            check_logits(batch.logits)
+            labels = check_labels(labels_of(batch), samples=len(batch.logits), num_classes=num_classes)
+            agreement.add(batch.logits, labels)
+            yield batch._replace(labels=labels)
+        if agreement is None:
+            raise InputError(
+                f"The loader gave no batches, so there is nothing {purpose}: check its data set and sampler."
+            )
+        if every_class:
+            _check_coverage(agreement.labels)
+        agreement.warn_of_chance()
+
     def _check_class_names(self, num_classes: int) -> None:
         if self.class_names is not None and len(self.class_names) != num_classes:
             raise InputError(
                 f"There are {len(self.class_names)} class names for {num_classes} classes: give one for each."
             )
 
-    def _training_batches(self, loader: Iterable[Any], progress: bool | None) -> Iterator[FeatureBatch]:
-        seen = False
-        for batch in extract(self.tap, loader, progress=progress):
-            self._check_class_names(batch.logits.shape[1])
-            seen = True
-            yield batch
-        if not seen:
-            raise InputError("The loader gave no batches, so there is nothing to fit: check its data set and sampler.")
+
+def _check_ahead(loader: Iterable[Any], num_classes: int, every_class: bool) -> None:
+    """Refuses labels that a data set lists before all of it is read."""
+    labels = listed_labels(loader)
+    if labels is None:
+        return
+    try:
+        check_labels(labels, samples=len(labels), num_classes=num_classes)
+        if every_class:
+            _check_coverage(torch.bincount(labels, minlength=num_classes))
+    except LabelError:
+        if are_given(labels, loader):
+            raise
+
+
+def _check_coverage(counts: Tensor) -> None:
+    """Every class of the model has samples, and enough for a variance."""
+    empty = (counts == 0).nonzero().flatten().tolist()
+    if empty:
+        covered = len(counts) - len(empty)
+        raise LabelError(
+            f"The model has {len(counts):,} classes, and the labels of the {int(counts.sum()):,} training samples "
+            f"cover {covered:,} of them; class {empty[0]} has none. Add samples of every class, or give the model a "
+            f"head of {covered:,} outputs, trained on labels from 0 to {covered - 1}."
+        )
+    check_counts(counts)
 
 
 def _gathered(batches: Iterable[FeatureBatch]) -> Iterator[FeatureBatch]:
@@ -310,6 +371,7 @@ def joined(batches: list[FeatureBatch]) -> FeatureBatch:
 
 def find_layer(model: nn.Module, kind: type[nn.Module], way_out: str) -> str:
     """The name of the only layer of a kind."""
+    check_model(model)
     names = [name for name, module in unwrapped(model).named_modules() if isinstance(module, kind)]
     if len(names) != 1:
         raise LayerError(

@@ -48,6 +48,7 @@ class DDU(BaseDetector):
     name = "ddu"
     has_density = True
     _how_to_fit: ClassVar[str] = "fit(loader) or fit_features(z, y)"
+    needs_every_class = True
     tap: FeatureTap
 
     def __init__(

@@ -16,6 +16,7 @@ from ddu.artifacts import load_artifact
 from ddu.detectors._base import BaseDetector, Evidence
 from ddu.errors import ArtifactError, InputError
 from ddu.features import FeatureBatch, LogitsTap, unwrapped
+from ddu.forward import check_logits
 from ddu.measures import expected_entropy, log_mean_softmax, mutual_information, predictive_entropy
 
 Score = Literal["mutual_information", "predictive_entropy", "expected_entropy"]
@@ -31,6 +32,8 @@ class Decomposition(NamedTuple):
 
 def join_members(batches: Sequence[FeatureBatch]) -> FeatureBatch:
     """What each member makes of the same inputs, as one batch: that of `EnsembleTap`."""
+    for batch in batches:
+        check_logits(batch.logits)  # their mixture no longer shows it
     outputs = [batch.logits.float() for batch in batches]
     logits = torch.stack([output.to(outputs[0].device) for output in outputs])
     return FeatureBatch(logits.transpose(0, 1).flatten(1), log_mean_softmax(logits), batches[0].labels)

@@ -47,6 +47,7 @@ class Mahalanobis(BaseDetector):
     """
 
     name = "mahalanobis"
+    needs_every_class = True
     tap: LayersTap
 
     def __init__(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
+from ddu.batches import check_loader
 from ddu.detectors._base import BaseDetector, Evidence, joined, labels_of
 from ddu.detectors._ddu import DDU
 from ddu.errors import InputError, NotFittedError, NotSupportedError
@@ -241,6 +242,7 @@ class _OnInputs(_Adapter):
 
     def fit(self, loader: Iterable[Any], *, progress: bool | None = None) -> Self:
         """Fits theirs to batches of (inputs, labels)."""
+        check_loader(loader)
         network = copy.deepcopy(unwrapped(self.model)).eval()
         theirs = self._make({"model": network})
         if theirs.requires_fit:

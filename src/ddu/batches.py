@@ -1,0 +1,131 @@
+"""Batches of inputs and labels: what loaders give, and labels that are known before anything is read."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler, Subset, TensorDataset
+
+from ddu.errors import InputError, LabelError
+from ddu.names import shown
+
+_LABEL_KEYS = ("labels", "label", "targets", "target", "y")
+
+
+def check_loader(loader: object) -> None:
+    """Refuses what does not give batches, before it is read."""
+    if isinstance(loader, Dataset):
+        raise InputError(
+            f"The loader is a {type(loader).__name__}, which gives one sample at a time: pass DataLoader(dataset, "
+            "batch_size=...), or with batch_size=None if it gives whole batches."
+        )
+    first = loader[0] if isinstance(loader, tuple | list) and loader else loader
+    if isinstance(loader, Mapping) or isinstance(first, Tensor | np.ndarray):
+        raise InputError(
+            f"The loader must give batches of (inputs, labels), one after the other. Got {shown(loader)} instead: a "
+            "single batch goes into a list, [(x, y)]."
+        )
+    if isinstance(loader, str) or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
+        raise InputError(
+            f"The loader must give batches of (inputs, labels). Got {shown(loader)} instead: pass a DataLoader, or a "
+            "list [(x, y)]."
+        )
+
+
+def split_batch(batch: Any) -> tuple[Any, Any]:
+    """The inputs and the labels of what a loader gave."""
+    if isinstance(batch, Mapping):
+        key = next((key for key in _LABEL_KEYS if key in batch), None)
+        if key is not None and len(batch) > 1:
+            return {name: value for name, value in batch.items() if name != key}, _several(batch[key])
+    elif isinstance(batch, tuple | list) and len(batch) > 1:
+        *inputs, labels = batch
+        return inputs[0] if len(inputs) == 1 else tuple(inputs), _several(labels)
+    raise InputError(
+        "The loader must give (inputs, labels), or a mapping of inputs with the labels under "
+        f"{', '.join(map(repr, _LABEL_KEYS[:-1]))} or {_LABEL_KEYS[-1]!r}. Got {shown(batch)} instead."
+    )
+
+
+def _several(labels: Any) -> Any:
+    if isinstance(labels, int | np.integer) or (isinstance(labels, Tensor | np.ndarray) and not labels.ndim):
+        raise InputError(
+            f"The loader gives one sample at a time, the first with the label {int(labels)}: pass "
+            "DataLoader(samples, batch_size=...)."
+        )
+    return labels
+
+
+def aligned_labels(labels: Any, logits: Tensor) -> Tensor:
+    """Labels (N,) as a tensor beside their logits."""
+    try:
+        values = np.array(labels) if isinstance(labels, np.ndarray) else labels  # arrays may be read-only
+        tensor = torch.as_tensor(values, device=logits.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise LabelError(f"The loader's labels must be integers. Got {shown(labels)} instead.") from error
+    if tensor.shape != logits.shape[:1]:
+        raise LabelError(
+            f"The loader's labels must have the shape ({len(logits)},), one for each input. "
+            f"Got {tuple(tensor.shape)} instead."
+        )
+    return tensor
+
+
+# Before anything is read
+
+
+def listed_labels(loader: Iterable[Any]) -> Tensor | None:
+    """The labels that a loader should give, (sample,), where its data set lists them; None elsewhere."""
+    if not isinstance(loader, DataLoader) or not _gives_every_sample_once(loader):
+        return None
+    labels = _listed(loader.dataset)
+    return labels if labels is not None and len(labels) == len(loader.sampler) else None
+
+
+def are_given(labels: Tensor, loader: Any) -> bool:
+    """Whether a loader gives the labels that its data set lists: the smallest, the largest and the rarest are read.
+
+    A data set may give others than it lists, and a loader may change them.
+    """
+    classes, counts = labels.unique(return_counts=True)
+    rarest = int((labels == classes[counts.argmin()]).nonzero()[0])
+    positions = {int(labels.argmin()), int(labels.argmax()), rarest}
+    return all(_label_given(loader, position) == int(labels[position]) for position in positions)
+
+
+def _gives_every_sample_once(loader: DataLoader[Any]) -> bool:
+    dataset: Any = loader.dataset
+    sampler, batches = loader.sampler, loader.batch_sampler
+    return (
+        type(sampler) in (SequentialSampler, RandomSampler)
+        and not getattr(sampler, "replacement", False)
+        and type(batches) is BatchSampler
+        and batches.sampler is sampler
+        and not batches.drop_last
+        and len(sampler) == len(dataset)
+    )
+
+
+def _listed(dataset: Any) -> Tensor | None:
+    """The integers that a data set lists as labels."""
+    if isinstance(dataset, Subset):
+        labels = _listed(dataset.dataset)
+        return None if labels is None else labels[torch.as_tensor(dataset.indices)]
+    if isinstance(dataset, TensorDataset):
+        labels = dataset.tensors[-1]
+    else:
+        labels = getattr(dataset, "targets", getattr(dataset, "labels", None))
+    if not isinstance(labels, Tensor | np.ndarray | list):
+        return None
+    array = np.asarray(labels)
+    return torch.from_numpy(array.astype(np.int64)) if array.ndim == 1 and array.dtype.kind in "iu" else None
+
+
+def _label_given(loader: Any, index: int) -> int:
+    """What the loader gives as the label of one sample."""
+    dataset = loader.dataset
+    samples = dataset.__getitems__([index]) if hasattr(dataset, "__getitems__") else [dataset[index]]
+    _, labels = split_batch(loader.collate_fn(samples))
+    return int(torch.as_tensor(labels).flatten()[0])
