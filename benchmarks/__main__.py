@@ -1,4 +1,4 @@
-"""Every benchmark, one line each: what, the ratio, what it should come to."""
+"""Every benchmark, one line each: what, the ratio and its spread, what it should come to and whether it does."""
 
 from benchmarks import density, loading, prediction, spectral_norm, training
 

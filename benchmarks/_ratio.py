@@ -1,32 +1,100 @@
-"""Times two functions in turn, so that whatever else the machine does meets both alike."""
+"""Compares the speed of functions on a machine that has other work, and says how sure the result is."""
 
+import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+_CONFIDENCE = 0.95
+_NARROW = 0.04  # an interval this wide, as a share of the ratio, needs no further rounds
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How one thing compares with its peer, and what it should come to."""
+    """How one thing compares with its peer: a value per round, and the limit that their median should keep.
+
+    Attributes:
+        what: What was compared.
+        values: The ratio in each round.
+        under: The median should be below this,
+        over: or above this.
+        note: What else was found.
+    """
 
     what: str
-    value: float
-    target: str
+    values: Sequence[float]
+    under: float = math.inf
+    over: float = 0.0
     note: str = ""
 
+    @property
+    def verdict(self) -> str:
+        """Whether the whole interval, none of it or a part of it is within the limits."""
+        low, high = median_interval(self.values)
+        if self.over < low and high < self.under:
+            return "met"
+        return "not met" if low >= self.under or high <= self.over else "undecided"
+
     def __str__(self) -> str:
-        return f"{self.what:<72} {self.value:8.2f}   {self.target:<14} {self.note}"
+        low, high = median_interval(self.values)
+        target = f"under {self.under:g}" if self.under < math.inf else f"over {self.over:g}"
+        same = "no difference" if low <= 1 <= high else ""
+        spread = f"{low:.2f} to {high:.2f}"
+        return (
+            f"{self.what:<72} {statistics.median(self.values):8.2f}  {spread:>16}  {len(self.values):>3} rounds   "
+            f"{target:<10} {self.verdict:<10} {'; '.join(filter(None, (same, self.note)))}"
+        ).rstrip()
 
 
-def seconds(*functions: Callable[[], object], rounds: int = 7) -> list[float]:
-    """Median seconds of each function, all warmed up once, then run in turn."""
-    for function in functions:
-        function()
-    times: list[list[float]] = [[] for _ in functions]
-    for _ in range(rounds):
-        for function, spent in zip(functions, times, strict=True):
-            start = time.perf_counter()
-            function()
-            spent.append(time.perf_counter() - start)
-    return [statistics.median(spent) for spent in times]
+def median_interval(values: Iterable[float]) -> tuple[float, float]:
+    """Two of the values between which the true median lies with 95 % confidence, whatever their distribution.
+
+    Each value is below the true median with probability 1/2, so that the k-th smallest and the k-th largest of n miss
+    it with probability 2 P(Binomial(n, 1/2) < k). Fewer than six values bound nothing.
+    """
+    ordered = sorted(values)
+    n, k, miss = len(ordered), 0, 2.0 ** (1 - len(ordered))
+    while miss <= 1 - _CONFIDENCE:
+        k += 1
+        miss += 2.0 ** (1 - n) * math.comb(n, k)
+    return (ordered[k - 1], ordered[n - k]) if k else (0.0, math.inf)
+
+
+def compare(
+    peer: Callable[[], object],
+    *functions: Callable[[], object],
+    budget: float = 60.0,
+    clock: Callable[[], float] = time.process_time,
+) -> list[list[float]]:
+    """The time of each function over that of its peer, a value per round.
+
+    All are warmed up once and then run in turn, in the opposite order in every second round, until each median is
+    known to 4 % or the budget is used up. Time is that of the processor, in which other processes' turns do not count.
+
+    Args:
+        peer: What the functions are compared with.
+        *functions: What is timed.
+        budget: No round begins after so many seconds.
+        clock: Tells the time.
+    """
+    sides = (peer, *functions)
+    for side in sides:
+        side()
+    found: list[list[float]] = [[] for _ in functions]
+    started = clock()
+    while clock() - started < budget and not all(map(_is_narrow, found)):
+        order = range(len(sides)) if len(found[0]) % 2 else reversed(range(len(sides)))
+        spent = dict[int, float]()
+        for side in order:
+            begun = clock()
+            sides[side]()
+            spent[side] = clock() - begun
+        for index, values in enumerate(found, start=1):
+            values.append(spent[index] / spent[0])
+    return found
+
+
+def _is_narrow(values: list[float]) -> bool:
+    low, high = median_interval(values)
+    return high - low <= _NARROW * low

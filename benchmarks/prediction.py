@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 import ddu
-from benchmarks._ratio import Ratio, seconds
+from benchmarks._ratio import Ratio, compare
 
 
 def run() -> Iterator[Ratio]:
@@ -26,8 +26,8 @@ def run() -> Iterator[Ratio]:
         with torch.no_grad():
             return torch.softmax(model(images), dim=1)
 
-    network, prediction = seconds(plain, lambda: detector.predict(images), rounds=9)
-    yield Ratio("predict with ResNet-18, 10 classes: DDU / softmax network", prediction / network, "under 1.05")
+    (values,) = compare(plain, lambda: detector.predict(images))
+    yield Ratio("predict with ResNet-18, 10 classes: DDU / softmax network", values, under=1.05)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils import parametrize
 
 from ddu.errors import InputError
-from ddu.layers import AvgPoolShortcut, spectral_norm
+from ddu.layers import POWER_STEPS, AvgPoolShortcut, spectral_norm
 
 _SHORTCUT_NAMES = ("downsample", "shortcut", "proj")  # torchvision's and timm's ResNets; ours; torchvision's RegNets
 _NORMS = nn.BatchNorm2d | nn.GroupNorm | nn.Identity
@@ -50,7 +50,9 @@ class SurgeryReport:
         return "\n".join([summary, "", *(f"{a:{first}}  {b:{second}}  {c}" for a, b, c in rows)])
 
 
-def regularise(model: nn.Module, coeff: float = 3.0, *, power_steps: int = 1, head: str | None = None) -> SurgeryReport:
+def regularise(
+    model: nn.Module, coeff: float = 3.0, *, power_steps: int = POWER_STEPS, head: str | None = None
+) -> SurgeryReport:
     """Gives a network spectral norm, leaky ReLU and pooled shortcuts, in place.
 
     - Convolutions and hidden linear layers keep their weights and go through `spectral_norm`.
@@ -62,7 +64,7 @@ def regularise(model: nn.Module, coeff: float = 3.0, *, power_steps: int = 1, he
     Args:
         model: Any network, trained or not. A second call changes nothing more.
         coeff: The largest spectral norm allowed.
-        power_steps: Power steps in each forward pass in training mode.
+        power_steps: As in `ddu.layers.spectral_norm`.
         head: The name of the layer that gives the logits, which is left alone; by default the last `nn.Linear`, or
             the last 1x1 convolution of a network that has none.
 

@@ -92,7 +92,7 @@ def test_the_best_and_the_best_single_network_are_marked():
         ("ensemble_mi", "accuracy"): (True, False),
         ("ddu", "auroc"): (True, True),
         ("softmax", "auroc"): (False, False),
-        ("ensemble_mi", "auroc"): (False, False),
+        ("ensemble_mi", "auroc"): (True, False),  # 1.0 behind, with a standard error of the difference of 0.6
     }
 
 
@@ -114,6 +114,34 @@ def test_values_that_are_written_alike_share_the_mark():
     table = only([row("a", 0, "auroc", 0.97861, ood="svhn"), row("b", 0, "auroc", 0.97859, ood="svhn")])
     assert entry(table, "a", "auroc", "svhn").best
     assert entry(table, "b", "auroc", "svhn").best
+
+
+@pytest.mark.parametrize(("behind", "shared"), [(0.007, True), (0.009, False)])
+def test_values_within_two_standard_errors_of_the_difference_share_the_mark(behind, shared):
+    # Standard errors of 0.29 % each, so that twice that of the difference is 0.82 %
+    spread = (-0.005, 0.0, 0.005)
+    better = [row("a", seed, "accuracy", 0.95 + delta) for seed, delta in enumerate(spread)]
+    worse = [row("b", seed, "accuracy", 0.95 - behind + delta) for seed, delta in enumerate(spread)]
+    table = only(better + worse)
+    assert entry(table, "a", "accuracy").best
+    assert entry(table, "b", "accuracy").best == entry(table, "b", "accuracy").best_deterministic == shared
+
+
+@pytest.mark.parametrize(
+    "metric",
+    ["training_seconds", "training_ratio", "seconds_per_thousand", "inference_ratio", "megabytes_per_thousand"],
+)
+def test_costs_have_no_winner_unless_their_spread_is_known(metric):
+    rows = [row(detector, 0, metric, value) for detector, value in (("a", 1.0), ("b", 1.1))]
+    one_seed = only(rows)
+    assert not any(cell.best or cell.best_deterministic for line in one_seed.entries for cell in line)
+    assert one_seed.notes[-1] == "Times and memory of one seed are not ranked, since their noise is unknown."
+    half_known = only([*rows, row("a", 1, metric, 1.01)])
+    assert not any(cell.best for line in half_known.entries for cell in line)
+    two_seeds = only([*rows, row("a", 1, metric, 1.01), row("b", 1, metric, 1.11)])
+    assert [line[0].best for line in two_seeds.entries] == [True, False]
+    noisy = only([*rows, row("a", 1, metric, 1.2), row("b", 1, metric, 1.0)])
+    assert [line[0].best for line in noisy.entries] == [True, True]
 
 
 def test_the_papers_figure_stands_beside_ours_only_where_it_has_one():
@@ -175,10 +203,11 @@ def test_markdown():
         "| ddu | wide_resnet28_10+sn | <ins>95.50 ± 0.29</ins> [95.97 ± 0.03] "
         "| **<ins>97.83 ± 0.44</ins>** [97.86 ± 0.19] |\n"
         "| softmax | wide_resnet28_10+sn | <ins>95.50 ± 0.29</ins> [95.97 ± 0.03] | 94.00 ± 0.58 [94.05 ± 0.26] |\n"
-        "| ensemble_mi | wide_resnet28_10 | **96.50 ± 0.29** [96.59 ± 0.02] | 96.83 ± 0.44 [97.18 ± 0.19] |\n"
+        "| ensemble_mi | wide_resnet28_10 | **96.50 ± 0.29** [96.59 ± 0.02] | **96.83 ± 0.44** [97.18 ± 0.19] |\n"
         "\n"
         "- Mean ± standard error of the mean over 3 seeds.\n"
-        "- Bold: the best. Underlined: the best with a single network.\n"
+        "- Bold: the best, and what is within two standard errors of the difference. "
+        "Underlined: the same among single networks.\n"
         "- In brackets: the paper's figure, mean ± standard error.\n"
     )
 
@@ -236,12 +265,13 @@ def test_latex():
         " & 94.00 $\\pm$ 0.58 [94.05 $\\pm$ 0.26] \\\\\n"
         "\\midrule\n"
         "ensemble\\_mi & wide\\_resnet28\\_10 & \\textbf{96.50 $\\pm$ 0.29} [96.59 $\\pm$ 0.02]"
-        " & 96.83 $\\pm$ 0.44 [97.18 $\\pm$ 0.19] \\\\\n"
+        " & \\textbf{96.83 $\\pm$ 0.44} [97.18 $\\pm$ 0.19] \\\\\n"
         "\\bottomrule\n"
         "\\end{tabular}\n"
         "% Trained on cifar10\n"
         "% Mean ± standard error of the mean over 3 seeds.\n"
-        "% Bold: the best. Underlined: the best with a single network.\n"
+        "% Bold: the best, and what is within two standard errors of the difference. "
+        "Underlined: the same among single networks.\n"
         "% In brackets: the paper's figure, mean ± standard error.\n"
     )
 

@@ -91,7 +91,10 @@ def notes(table: "Table") -> list[str]:
     elif table.seeds == 1:
         lines.append(f"One seed, so there is no standard error{unless}.")
     if any(entry.best for entry in entries):
-        lines.append("Bold: the best. Underlined: the best with a single network.")
+        within = ", and what is within two standard errors of the difference" if table.seeds > 1 else ""
+        lines.append(f"Bold: the best{within}. Underlined: the same among single networks.")
+    if table.seeds == 1 and len(table.lines) > 1 and any(column.description.noisy for column in table.columns):
+        lines.append("Times and memory of one seed are not ranked, since their noise is unknown.")
     if any(entry.paper for entry in entries):
         lines.append("In brackets: the paper's figure, mean ± standard error.")
     return lines + [f"Failed: {row.run}: {' '.join((row.error or '').split())}" for row in table.failures]

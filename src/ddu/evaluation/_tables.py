@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import hypot, nan
+from operator import itemgetter
 from typing import TYPE_CHECKING, TypeVar
 
 from ddu.errors import InputError
@@ -66,8 +68,8 @@ class Entry:
         value: Mean, standard error and number of the seeds that have a value; None if none has.
         failed: How many seeds failed.
         paper: The paper's figure, where it has one.
-        best: Whether it is the best of its column.
-        best_deterministic: Whether it is the best of those that run a single network.
+        best: Whether it is the best of its column, or cannot be told from it.
+        best_deterministic: The same among those that run a single network.
     """
 
     value: MeanAndStandardError | None
@@ -81,8 +83,9 @@ class Entry:
 class Table:
     """What detectors are worth on one training set; `tabulate` makes it from rows.
 
-    In each column the best entry is bold, and the best one that runs a single network is underlined. Entries that agree
-    in all digits that are written share a mark; one of which a seed failed gets none.
+    In each column the best entry is bold, and the best one that runs a single network is underlined. Entries share a
+    mark that agree in all digits that are written, or within two standard errors of their difference. One of which a
+    seed failed gets none, and neither do times and memory of a single seed, whose noise is unknown.
 
     Attributes:
         data: The training data.
@@ -181,26 +184,31 @@ def _concerns(row: Row, column: Column) -> bool:
 
 
 def _marked(lines: list[Line], column: Column, entries: list[Entry]) -> list[Entry]:
-    better = column.description.better
-    if better is None or len(lines) < 2:
+    metric = column.description
+    if metric.better is None or len(lines) < 2 or (metric.noisy and not all(map(_has_known_spread, entries))):
         return entries
+    best = _among_best(entries, metric)
+    single = [entry if line.deterministic else Entry(None) for entry, line in zip(entries, lines, strict=True)]
+    marks = zip(entries, best, _among_best(single, metric), strict=True)
+    return [replace(entry, best=one, best_deterministic=other) for entry, one, other in marks]
+
+
+def _has_known_spread(entry: Entry) -> bool:
+    return entry.value is None or entry.value.standard_error is not None
+
+
+def _among_best(entries: list[Entry], metric: Metric) -> list[bool]:
+    """Which entries are the best, or no further from it than two standard errors of the difference."""
     # As written: what a reader cannot tell apart is equally good
-    written = [
-        float(column.description.write(entry.value.mean)) if entry.value and not entry.failed else None
+    found = [
+        (float(metric.write(entry.value.mean)), (100 if metric.share else 1) * (entry.value.standard_error or 0.0))
+        if entry.value and not entry.failed
+        else None
         for entry in entries
     ]
-    choose = max if better == "higher" else min
-    best = choose((value for value in written if value is not None), default=None)
-    single = [value for value, line in zip(written, lines, strict=True) if value is not None and line.deterministic]
-    best_single = choose(single, default=None)
-    return [
-        replace(
-            entry,
-            best=value is not None and value == best,
-            best_deterministic=value is not None and line.deterministic and value == best_single,
-        )
-        for entry, value, line in zip(entries, written, lines, strict=True)
-    ]
+    choose = max if metric.better == "higher" else min
+    mean, error = choose((one for one in found if one is not None), key=itemgetter(0), default=(nan, nan))
+    return [one is not None and abs(one[0] - mean) <= 2 * hypot(one[1], error) for one in found]
 
 
 def _line(row: Row) -> Line:

@@ -4,11 +4,12 @@
 
 2,000 points on two half circles, noise 0.1. The paper's four panels: the softmax entropy of a single network and the
 predictive entropy of an ensemble are high along the boundary between the classes only; the feature density of a
-residual network with spectral norm is high on the data and low everywhere else; that of a network without residual
-connections (FC-Net) is not.
+residual network with spectral norm is high on the data and low everywhere else.
 
 In numbers: the AUROC that tells the data from a grid of points further than three deviations of the noise away from it.
-Different from the paper: the single network and the ensemble are trained for 150 epochs, as its text says.
+Different from the paper: the single network and the ensemble are trained for 150 epochs, as its text says. There, the
+density of a network without residual connections (FC-Net) stays high far from the data; here it does so along a few
+ridges alone, and its AUROC is 99.93 %, against 100.00 % of the residual network (seed 0, `results/two_moons.csv`).
 """
 
 from collections.abc import Callable

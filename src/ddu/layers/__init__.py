@@ -11,12 +11,14 @@ from ddu.layers._rbf import gradient_penalty as gradient_penalty
 from ddu.layers._shortcut import AvgPoolShortcut as AvgPoolShortcut
 from ddu.layers._spectral_batch_norm import SpectralBatchNorm1d as SpectralBatchNorm1d
 from ddu.layers._spectral_batch_norm import SpectralBatchNorm2d as SpectralBatchNorm2d
+from ddu.layers._spectral_norm import POWER_STEPS as POWER_STEPS
 from ddu.layers._spectral_norm import SpectralConv2d as SpectralConv2d
 from ddu.layers._spectral_norm import SpectralLinear as SpectralLinear
 from ddu.layers._spectral_norm import spectral_norm as spectral_norm
 from ddu.layers._spectral_norm import spectral_sigma as spectral_sigma
 
 __all__ = [
+    "POWER_STEPS",
     "AvgPoolShortcut",
     "GaussianProcessHead",
     "LaplacePosterior",

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from ddu.errors import InputError
-from ddu.layers import GaussianProcessHead, RBFHead
+from ddu.layers import POWER_STEPS, GaussianProcessHead, RBFHead
 from ddu.models._base import Classifier
 from ddu.models._layers import Stem, choose_layers
 from ddu.models._registry import find_model
@@ -29,7 +29,7 @@ def create_model(
     spectral_norm: float | None = 3.0,
     sensitive: bool = True,
     spectral_batch_norm: bool = False,
-    power_steps: int = 1,
+    power_steps: int = POWER_STEPS,
     head: Head = "linear",
     head_options: Mapping[str, Any] | None = None,
     **options: Any,
@@ -55,7 +55,7 @@ def create_model(
         spectral_norm: The largest spectral norm of a convolution or hidden linear layer, or None for ordinary layers.
         sensitive: Leaky ReLU (slope 0.01) instead of ReLU, average-pooled shortcuts instead of 1x1 convolutions.
         spectral_batch_norm: Also bounds batch-norm by `spectral_norm`.
-        power_steps: Power iterations a training step, for every spectrally normalised layer.
+        power_steps: Of every spectrally normalised layer, as in `ddu.layers.spectral_norm`.
         head: "linear"; "duq", a `ddu.layers.RBFHead`; or "sngp", a `ddu.layers.GaussianProcessHead`.
         head_options: Keyword arguments of that head.
         **options: What the family has of its own: `dropout` of wide ResNets (0.3), ResFFN and FC-Net (0).

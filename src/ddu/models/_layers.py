@@ -12,7 +12,7 @@ from typing import Literal
 from torch import nn
 
 from ddu.errors import InputError, NotSupportedError
-from ddu.layers import AvgPoolShortcut, SpectralBatchNorm2d, SpectralConv2d, SpectralLinear
+from ddu.layers import POWER_STEPS, AvgPoolShortcut, SpectralBatchNorm2d, SpectralConv2d, SpectralLinear
 
 Stem = Literal["mnist", "cifar", "imagenet"]
 LayerFactory = Callable[..., nn.Module]
@@ -63,7 +63,7 @@ def choose_layers(
     spectral_norm: float | None = 3.0,
     sensitive: bool = True,
     spectral_batch_norm: bool = False,
-    power_steps: int = 1,
+    power_steps: int = POWER_STEPS,
 ) -> Layers:
     """Turns the options of the method into layers, once for every family; `create_model` explains the options."""
     if spectral_norm is None and spectral_batch_norm:
