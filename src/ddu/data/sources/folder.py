@@ -43,7 +43,7 @@ class FolderDataset(ArrayDataset):
     """
 
     def __init__(self, files: Sequence[str], labels: np.ndarray, info: DataInfo, *, kept: float = 1.0):
-        super().__init__(np.array(files, dtype=np.dtypes.StringDType()), labels, info)
+        super().__init__(np.array(files, dtype=object), labels, info)
         self.kept = kept
 
     def _pixels(self, rows: np.ndarray) -> np.ndarray:
