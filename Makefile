@@ -1,15 +1,18 @@
 # `make demo` and `make test` set up everything they need in .venv; nothing outside this folder is touched.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format benchmark readme pins clean
+.PHONY: help demo test test-slow test-oldest check format benchmark readme pins clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.7
 READY := $(VENV)/.ready
 PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile
+OLDEST := .venv-oldest
+CORE_TESTS := $(addprefix tests/,density detectors layers metrics models data/sources data/test_splits.py \
+  $(addprefix test_,$(addsuffix .py,artifacts calibration extras features measures sklearn types)))
 
 help:  ## List the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 demo: $(READY)  ## Train, fit, calibrate and judge: the whole method on embedded data, in about a minute
 	$(BIN)/ddu demo
@@ -19,6 +22,11 @@ test: $(READY)  ## Run the tests, in random order, on two cores
 
 test-slow: $(READY)  ## Run the slow tier: killed processes, second ranks, whole trainings
 	$(PYTEST) -m slow
+
+test-oldest: $(READY)  ## Run the core's tests with the oldest versions that pyproject.toml allows
+	$(BIN)/uv venv --quiet --clear --no-python-downloads --python 3.11 $(OLDEST)
+	VIRTUAL_ENV=$(OLDEST) $(BIN)/uv pip install --quiet --resolution lowest-direct --group test --editable '.[all]'
+	$(OLDEST)/bin/pytest -q -n 2 -m 'not slow' -W ignore::DeprecationWarning $(CORE_TESTS)
 
 check: $(READY)  ## Formatter, linter, type checker, import contract
 	$(BIN)/ruff format --check .
@@ -41,7 +49,7 @@ pins: $(READY)  ## Renew the pinned versions in requirements.txt
 	  --upgrade --no-header --no-annotate --no-emit-index-url --quiet --output-file requirements.txt
 
 clean:  ## Remove the environment and every cache
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
+	rm -rf $(VENV) .venv-* .pytest_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml requirements.txt

@@ -94,7 +94,7 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
     device = None if like is None or like.device.type in ("cpu", "meta") else like.device
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        stack.enter_context(fork_rng([device] if device else [], device_type=device.type if device else None))
+        stack.enter_context(fork_rng([device], device_type=device.type) if device else fork_rng([]))
         if any(m._compiled_call_impl is not None or "_orig_mod" in m._modules for m in modules):
             # compiled code does not see later hooks; the stance is of the whole process: one thread at a time
             stack.enter_context(_COMPILER)

@@ -4,6 +4,7 @@ import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -117,7 +118,8 @@ def save_splits(path: str | os.PathLike[str], dataset: ArrayDataset, **parts: np
     if _SIZE in parts:
         raise InputError(f"A part of a split cannot be called {_SIZE!r}.")
     with whole_file(Path(path)) as file:
-        np.savez_compressed(file, allow_pickle=False, **{_SIZE: np.array(len(dataset))}, **parts)
+        arrays: dict[str, Any] = {_SIZE: np.array(len(dataset)), **parts}
+        np.savez_compressed(file, **arrays)
 
 
 def load_splits(path: str | os.PathLike[str], dataset: ArrayDataset) -> dict[str, np.ndarray]:

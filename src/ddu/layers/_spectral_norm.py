@@ -156,7 +156,8 @@ def find_spectral_norm(module: nn.Module) -> SpectralNorm | None:
     """The spectral norm that sits on this very module."""
     if not parametrize.is_parametrized(module, "weight"):
         return None
-    first = module.get_submodule("parametrizations.weight.0")
+    parametrizations: Any = module.parametrizations  # by attribute: torch.export of 2.6 cannot trace get_submodule
+    first = parametrizations.weight[0]
     return first if isinstance(first, SpectralNorm) else None
 
 
@@ -168,7 +169,7 @@ def _see_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     shape = norm.operator.input_shape(args[0] if args else kwargs["input"])
     if norm.v.shape == shape:
         return
-    if torch.compiler.is_exporting():
+    if torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling():  # torch.export
         raise NotFittedError(_UNSEEN)
     # A search of many steps is no part of a compiled graph. As a decorator, `disable` would import the compiler.
     find: Any = torch.compiler.disable(norm.find) if torch.compiler.is_compiling() else norm.find

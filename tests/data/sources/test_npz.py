@@ -15,7 +15,7 @@ LABELS = np.arange(12) % 3
 
 
 def write(path: Path, *, compressed: bool = True, **arrays) -> Path:
-    (np.savez_compressed if compressed else np.savez)(path, allow_pickle=True, **arrays)
+    (np.savez_compressed if compressed else np.savez)(path, **arrays)
     return path
 
 

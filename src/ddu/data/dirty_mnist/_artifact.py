@@ -93,10 +93,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def write_arrays(folder: Path, split: str, arrays: dict[str, np.ndarray]) -> str:
+def write_arrays(folder: Path, split: str, arrays: dict[str, Any]) -> str:
     """Writes the arrays of a split and returns their fingerprint."""
     with whole_file(_arrays_file(folder, split)) as file:
-        np.savez(file, allow_pickle=False, **arrays)
+        np.savez(file, **arrays)
     return _content_digest(arrays)
 
 

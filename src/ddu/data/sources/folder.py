@@ -53,7 +53,7 @@ class FolderDataset(ArrayDataset):
         kept: float = 1.0,
         groups: np.ndarray | None = None,
     ):
-        super().__init__(np.array(files, dtype=np.dtypes.StringDType()), labels, info, groups)
+        super().__init__(np.array(files, dtype=object), labels, info, groups)
         self.kept = kept
 
     def unreadable(self) -> dict[int, str]:
