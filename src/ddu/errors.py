@@ -8,14 +8,15 @@
     │   └── LayerError                        the feature layer cannot be found, or there are several candidates
     ├── NotFittedError (RuntimeError, ValueError, AttributeError)   scored before it was fitted
     ├── NotSupportedError (NotImplementedError)   a combination of options that has no meaning
-    ├── TrainingError (RuntimeError)          training cannot go on: the loss is not a number
-    ├── ArtifactError (OSError, ValueError)   a saved detector is truncated, tampered with, too new or of another model
+    ├── TrainingError (RuntimeError)          training cannot go on: the loss is not a number, the disk is full
+    ├── ArtifactError (OSError, ValueError)   a saved detector or checkpoint is truncated, tampered with or too new
     └── MissingExtraError (ImportError)       an optional dependency is not installed: the message has the command
 
     DDUWarning (UserWarning)
     ├── FewSamplesWarning                     a class has too few samples for the covariance asked for
     ├── DataWarning                           files of a data set were left out
-    └── CalibrationWarning                    the held-out data cannot settle what was asked of it
+    ├── CalibrationWarning                    the held-out data cannot settle what was asked of it
+    └── CheckpointWarning                     a checkpoint cannot be read, and training resumes from the one before it
 
 Each error also derives from the built-in that people already catch.
 """
@@ -58,7 +59,7 @@ class TrainingError(DDUError, RuntimeError):
 
 
 class ArtifactError(DDUError, OSError, ValueError):
-    """A saved detector is truncated, tampered with, too new, or belongs to another model."""
+    """A saved detector or checkpoint is truncated, tampered with, too new, or belongs to another model."""
 
 
 class MissingExtraError(DDUError, ImportError):
@@ -79,3 +80,7 @@ class DataWarning(DDUWarning):
 
 class CalibrationWarning(DDUWarning):
     """The held-out data cannot settle what was asked of it."""
+
+
+class CheckpointWarning(DDUWarning):
+    """A checkpoint cannot be read, and training resumes from the one before it."""

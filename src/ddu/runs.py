@@ -2,7 +2,7 @@
 
 config.json        model, data, recipe, seed, the command and the versions
 splits.npz         which training samples were trained on, and which were held out
-last.ckpt, best.ckpt, history.csv, tensorboard/
+last.ckpt, previous.ckpt, best.ckpt, history.csv, tensorboard/
 model.safetensors  the trained weights
 detector/          the fitted and calibrated detector
 metrics.json       written last: its presence means that the run is finished

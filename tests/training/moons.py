@@ -1,15 +1,18 @@
-"""A small training that other processes run: python moons.py OUTPUT."""
+"""A small training that other processes run: python moons.py OUTPUT [--paused-in EPOCH] [--thread]."""
 
-import sys
+import argparse
+import threading
+import time
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from ddu import create_model, data
-from ddu.training import Training, fit
+from ddu.training import CrossEntropy, Training, fit
 
-EPOCHS = 8
+EPOCHS = 5
 
 
 class Shaking(Dataset[data.Batch]):
@@ -26,14 +29,43 @@ class Shaking(Dataset[data.Batch]):
         return inputs + 0.05 * torch.randn_like(inputs), labels
 
 
-def train(output: str | None, **options: Any) -> Training:
+class Pausing(CrossEntropy):
+    """Says so and waits in the middle of an epoch, for somebody to end the process there."""
+
+    def __init__(self, epoch: int | None) -> None:
+        super().__init__()
+        self.epoch, self.epochs, self.batches = epoch, 0, 0
+
+    def on_epoch_start(self, model: nn.Module) -> None:
+        self.epochs, self.batches = self.epochs + 1, 0
+
+    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        self.batches += 1
+        if (self.epochs, self.batches) == (self.epoch, 3):
+            print("paused", flush=True)
+            time.sleep(600)
+        return super().loss(model, inputs, labels)
+
+
+def train(output: Any, **options: Any) -> Training:
     """Shaking data, dropout, spectral norm and a schedule: all that an exact resume has to bring back."""
     torch.manual_seed(0)
-    model = create_model("resffn2_32", num_classes=2, spectral_norm=0.9, dropout=0.1)
-    moons = Shaking(data.load("two_moons"))
-    recipe: dict[str, Any] = {"epochs": EPOCHS, "batch_size": 16, "schedule": "cosine"} | options
-    return fit(model, moons, data.load("two_moons", "test"), recipe="two_moons", output=output, **recipe)
+    model = create_model("resffn2_16", num_classes=2, spectral_norm=0.9, dropout=0.1)
+    moons = Shaking(data.load("two_moons").subset(range(96)))
+    test = data.load("two_moons", "test").subset(range(64))
+    recipe: dict[str, Any] = {"epochs": EPOCHS, "batch_size": 16, "schedule": "cosine", "progress": False} | options
+    return fit(model, moons, test, recipe="two_moons", output=output, **recipe)
 
 
 if __name__ == "__main__":
-    train(sys.argv[1])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("output")
+    parser.add_argument("--paused-in", type=int)
+    parser.add_argument("--thread", action="store_true")
+    given = parser.parse_args()
+    run = threading.Thread(target=train, args=[given.output], kwargs={"objective": Pausing(given.paused_in)})
+    if given.thread:
+        run.start()
+        run.join()
+    else:
+        run.run()

@@ -2,10 +2,12 @@
 
 import csv
 import os
+import re
+import resource
+import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +18,9 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from ddu import data
-from ddu.errors import InputError, TrainingError
+from ddu.errors import ArtifactError, CheckpointWarning, InputError, TrainingError
 from ddu.training import CrossEntropy, Recipe, fit
+from ddu.training import _progress as progress_module
 from ddu.training._fit import _EpochSampler
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -65,8 +68,9 @@ def test_fit_is_the_bare_loop():
 
 
 def test_the_seed_decides_everything():
-    assert _same(train(None, epochs=1, seed=1).model, train(None, epochs=1, seed=1).model)
-    assert not _same(train(None, epochs=1, seed=1).model, train(None, epochs=1, seed=2).model)
+    one, again, other = (train(None, epochs=1, seed=seed).model for seed in (1, 1, 2))
+    assert _same(one, again)
+    assert not _same(one, other)
 
 
 def test_the_model_is_returned_in_evaluation_mode_and_history_tells_each_epoch():
@@ -82,7 +86,7 @@ def test_the_model_is_returned_in_evaluation_mode_and_history_tells_each_epoch()
         "val_accuracy",
         "seconds",
     }
-    test = data.load("two_moons", "test")
+    test = data.load("two_moons", "test").subset(range(64))
     (inputs, labels), *_ = data.loader(test, len(test))
     with torch.no_grad():
         logits = result.model(inputs)
@@ -129,11 +133,11 @@ def test_images_of_unknown_normalisation_are_padded_with_zeros():
 
 
 def test_each_epoch_has_random_numbers_and_an_order_of_its_own_whatever_was_drawn_before():
-    runs = []
-    for _ in range(2):
-        runs.append(_Recording())
-        torch.rand(7)
-        fit(_network(), _points(32), recipe=Recipe(epochs=3, batch_size=32), objective=runs[-1], progress=False)
+    runs = _Recording(), _Recording()
+    for number, seen in enumerate(runs):
+        network = _network()
+        torch.manual_seed(number)
+        fit(network, _points(32), recipe=Recipe(epochs=3, batch_size=32), objective=seen, progress=False)
     first, second = runs
     assert len(set(first.drawn)) == 3
     assert first.drawn == second.drawn
@@ -159,9 +163,9 @@ def test_workers_and_ranks_draw_different_numbers_in_each_epoch():
 class _Forgetful(CrossEntropy):
     """Ruins the network in every epoch after the second."""
 
-    def __init__(self):
+    def __init__(self, done=0):
         super().__init__()
-        self.epoch = 0
+        self.epoch = done
 
     def on_epoch_start(self, model):
         self.epoch += 1
@@ -240,13 +244,60 @@ def test_mistakes_are_named_before_the_first_epoch(tmp_path):
         fit(model, points, output=tmp_path / "file")
     with pytest.raises(InputError, match=r"^Training on 2 devices needs an output folder"):
         fit(model, points, devices=2)
+    with pytest.raises(
+        InputError,
+        match=r"^Cannot train with accelerator='quick' and devices=1: .* Set accelerator to 'cpu' or 'auto'\.$",
+    ):
+        fit(model, points, accelerator="quick")
     assert _same(model, _network())
+
+
+@pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="needs to be without a GPU")
+def test_a_gpu_that_is_not_there_is_named():
+    with pytest.raises(InputError) as caught:
+        fit(_network(), _points(), accelerator="gpu")
+    assert str(caught.value) == (
+        "Cannot train with accelerator='gpu' and devices=1: No supported gpu backend found! "
+        "Set accelerator to 'cpu' or 'auto'."
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0 and not os.access("/proc", os.R_OK), reason="needs a folder nobody can write to")
 def test_an_unwritable_folder_is_named():
     with pytest.raises(InputError, match=r"^Cannot write to /proc/ddu: "):
         fit(_network(), _points(), output="/proc/ddu")
+
+
+# Progress
+
+
+def test_off_a_terminal_there_are_lines_with_the_time_left(capsys, monkeypatch):
+    monkeypatch.setattr(os, "isatty", lambda descriptor: False)
+    monkeypatch.setattr(progress_module, "_SECONDS_PER_LINE", 0)
+    train(None, epochs=3, progress=None)
+    number = r"\d+\.\d"
+    shown = rf"loss {number}+, accuracy {number}%, validation {number}%"
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    for epoch, line in enumerate(lines[:2], start=1):
+        assert re.fullmatch(rf"epoch {epoch} of 3: {shown}, \d+ s left", line)
+    assert re.fullmatch(rf"epoch 3 of 3: {shown}", lines[2])
+
+
+def test_short_epochs_are_one_line_and_no_progress_is_none(capsys, monkeypatch):
+    monkeypatch.setattr(os, "isatty", lambda descriptor: False)
+    fit(_network(), _points(), recipe=Recipe(epochs=4, batch_size=96))
+    out, err = capsys.readouterr()
+    assert re.fullmatch(r"epoch 4 of 4: loss \d\.\d{3}, accuracy \d+\.\d%\n", err)
+    fit(_network(), _points(), recipe=Recipe(epochs=4, batch_size=96), progress=False)
+    assert capsys.readouterr().err == out == ""
+
+
+@pytest.mark.parametrize(("progress", "terminal"), [(True, False), (None, True)])
+def test_a_bar_is_shown_on_a_terminal_or_when_asked_for(progress, terminal, capsys, monkeypatch):
+    monkeypatch.setattr(os, "isatty", lambda descriptor: terminal)
+    fit(_network(), _points(), recipe=Recipe(epochs=4, batch_size=96), progress=progress)
+    assert "4/4 [" in capsys.readouterr().err
 
 
 # Interruptions
@@ -258,64 +309,147 @@ def uninterrupted(tmp_path_factory):
     return train(folder), folder
 
 
-def _interrupt(folder, how):
-    """Starts the training in another process and stops it in the middle of an epoch."""
-    process = subprocess.Popen(
-        [sys.executable, MOONS, folder],
-        stderr=subprocess.PIPE,
-        text=True,
-        # A shell's background jobs ignore Ctrl-C, and so would their children
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    while _epochs(folder) < 2:
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.01)
-    process.send_signal(how)
-    errors = process.communicate(timeout=60)[1]
-    done = _epochs(folder)
-    assert 2 <= done < EPOCHS, "it was over before it could be stopped"
-    return process.returncode, errors
+class _Stopping(CrossEntropy):
+    """Stops in the second batch of an epoch."""
+
+    def __init__(self, epoch, stop):
+        super().__init__()
+        self.epoch, self.stop, self.batches = epoch, stop, 0
+
+    def on_epoch_start(self, model):
+        self.epoch, self.batches = self.epoch - 1, 0
+
+    def after_step(self, model, inputs, labels):
+        self.batches += 1
+        if (self.epoch, self.batches) == (0, 2):
+            self.stop()
+
+
+def _fail():
+    raise RuntimeError("stopped")
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """The folder of a training with three finished epochs, to be copied."""
+    folder = tmp_path_factory.mktemp("stopped")
+    with pytest.raises(RuntimeError, match="stopped"):
+        train(folder, objective=_Stopping(4, _fail))
+    return folder
+
+
+@pytest.fixture
+def resumable(stopped, tmp_path):
+    return shutil.copytree(stopped, tmp_path / "moved")
 
 
 def _epochs(folder):
-    path = Path(folder) / "history.csv"
-    if not path.is_file():
-        return 0
-    with path.open() as file:
+    with (Path(folder) / "history.csv").open() as file:
         return len(list(csv.DictReader(file)))
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=lambda how: how.name)
-def test_an_interrupted_training_ends_with_the_same_weights(how, uninterrupted, tmp_path):
-    code, errors = _interrupt(tmp_path, how)
-    if how == signal.SIGINT:
-        assert errors.strip().endswith("KeyboardInterrupt")
-    else:
-        assert code == -signal.SIGKILL
-    resumed = train(tmp_path)
-    whole, folder = uninterrupted
+def _assert_ends_like(folder, uninterrupted):
+    """Resumes in a folder, and compares everything with a training that was never interrupted."""
+    resumed, (whole, expected) = train(folder), uninterrupted
     assert _same(resumed.model, whole.model)
     assert [row | {"seconds": 0} for row in resumed.history] == [row | {"seconds": 0} for row in whole.history]
-    assert _epochs(tmp_path) == EPOCHS
-    best, expected = (torch.load(path / "best.ckpt", weights_only=True)["state_dict"] for path in (tmp_path, folder))
-    assert all(torch.equal(best[name], expected[name]) for name in expected)
+    assert _epochs(folder) == EPOCHS
+    for name in ("best.ckpt", "last.ckpt", "previous.ckpt"):
+        ours, theirs = (torch.load(path / name, weights_only=True) for path in (Path(folder), expected))
+        assert ours["epoch"] == theirs["epoch"]
+        assert all(torch.equal(ours["state_dict"][name], theirs["state_dict"][name]) for name in theirs["state_dict"])
+    assert {path.name for path in Path(folder).iterdir()} == {path.name for path in expected.iterdir()}
 
 
-class _Stopping(CrossEntropy):
-    def __init__(self, epoch):
-        super().__init__()
-        self.left = epoch
+def test_a_training_that_failed_ends_with_the_same_weights(resumable, uninterrupted):
+    assert _epochs(resumable) == 3
+    _assert_ends_like(resumable, uninterrupted)
 
-    def on_epoch_start(self, model):
-        self.left -= 1
-        if self.left == 0:
-            raise RuntimeError("stopped")
+
+def test_the_best_epoch_is_remembered_where_the_folder_was_moved(tmp_path):
+    options = {"recipe": "two_moons", "batch_size": 16, "epochs": 4, "select": "best", "progress": False}
+
+    class StoppingLater(_Forgetful):
+        def on_epoch_start(self, model):
+            super().on_epoch_start(model)
+            if self.epoch == 4:
+                _fail()
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        fit(_network(), _points(), _points(64, 1), objective=StoppingLater(), output=tmp_path / "here", **options)
+    (tmp_path / "here").rename(tmp_path / "there")
+    moved = fit(_network(), _points(), _points(64, 1), objective=_Forgetful(3), output=tmp_path / "there", **options)
+    assert moved.epoch in (1, 2)
+    scores = [row["val_accuracy"] for row in moved.history]
+    assert scores[moved.epoch - 1] == max(scores) > scores[3]
+    assert all(float(p.detach().abs().max()) > 0 for p in moved.model.parameters())
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"no checkpoint", None], ids=["empty", "start", "text", "half"])
+def test_a_checkpoint_that_cannot_be_read_is_passed_over_for_the_one_before(content, resumable, uninterrupted):
+    last = resumable / "last.ckpt"
+    last.write_bytes(last.read_bytes()[: last.stat().st_size // 2] if content is None else content)
+    with pytest.warns(
+        CheckpointWarning, match=r"last\.ckpt cannot be read\. Resuming from previous\.ckpt, after epoch 2\.$"
+    ):
+        _assert_ends_like(resumable, uninterrupted)
+
+
+def test_a_broken_checkpoint_never_replaces_the_one_before_it(resumable):
+    (resumable / "last.ckpt").write_bytes(b"")
+    before = (resumable / "previous.ckpt").read_bytes()
+    with pytest.warns(CheckpointWarning), pytest.raises(RuntimeError, match="stopped"):
+        train(resumable, objective=_Stopping(1, _fail))
+    assert not (resumable / "last.ckpt").exists()
+    assert (resumable / "previous.ckpt").read_bytes() == before
+
+
+def test_without_a_readable_checkpoint_the_way_to_start_again_is_named(resumable, uninterrupted):
+    for name in ("last.ckpt", "previous.ckpt"):
+        (resumable / name).write_bytes(b"")
+    with pytest.raises(
+        ArtifactError,
+        match=r"^No checkpoint in .*moved can be read\. "
+        r"Delete last\.ckpt and previous\.ckpt to start again from epoch 1\.$",
+    ):
+        train(resumable)
+    for name in ("last.ckpt", "previous.ckpt"):
+        (resumable / name).unlink()
+    _assert_ends_like(resumable, uninterrupted)
+
+
+def test_a_best_epoch_that_cannot_be_read_is_named_before_the_next_epoch(tmp_path):
+    with pytest.raises(RuntimeError, match="stopped"):
+        train(tmp_path, select="best", objective=_Stopping(2, _fail))
+    (tmp_path / "best.ckpt").write_bytes(b"")
+    with pytest.raises(
+        ArtifactError,
+        match=r"^The checkpoint of the best epoch, .*best\.ckpt, cannot be read\. "
+        r"Delete last\.ckpt to start again from epoch 1\.$",
+    ):
+        train(tmp_path, select="best")
+    assert _epochs(tmp_path) == 1
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(resumable, uninterrupted):
+    size, (soft, hard) = (resumable / "last.ckpt").stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, hard))
+    try:
+        with pytest.raises(
+            TrainingError,
+            match=r"^Cannot write to .*moved: File too large\. "
+            r"The last checkpoint is kept: free some space and run the same again to resume\.$",
+        ):
+            train(resumable)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    _assert_ends_like(resumable, uninterrupted)
 
 
 def test_what_worker_processes_draw_does_not_depend_on_interruptions(tmp_path):
     with pytest.raises(RuntimeError, match="stopped"):
-        train(tmp_path, epochs=3, workers=2, objective=_Stopping(3))
-    resumed, whole = train(tmp_path, epochs=3, workers=2), train(None, epochs=3, workers=2)
+        train(tmp_path, epochs=2, workers=1, objective=_Stopping(2, _fail))
+    resumed, whole = train(tmp_path, epochs=2, workers=1), train(None, epochs=2, workers=1)
     assert _same(resumed.model, whole.model)
 
 
@@ -343,3 +477,75 @@ def test_logs_are_left_for_tensorboard(uninterrupted):
     events.Reload()
     logged = [event.value for event in events.Scalars("val_accuracy")]
     assert logged == pytest.approx([row["val_accuracy"] for row in whole.history])
+
+
+# Signals
+
+
+@pytest.fixture
+def handlers():
+    """A process that obeys Ctrl-C and SIGTERM, which the background job of a shell does not."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_sigterm_ends_the_program_with_its_code_and_a_line(handlers, tmp_path, uninterrupted, capsys):
+    with pytest.raises(SystemExit) as caught:
+        train(tmp_path, objective=_Stopping(3, lambda: signal.raise_signal(signal.SIGTERM)))
+    assert caught.value.code == 143
+    assert capsys.readouterr().err == "Terminated in epoch 3 of 5. Run the same again to resume.\n"
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+    _assert_ends_like(tmp_path, uninterrupted)
+
+
+def test_sigterm_is_left_to_a_caller_who_handles_it(handlers):
+    calls = []
+    signal.signal(signal.SIGTERM, lambda number, frame: calls.append(number))
+    train(None, epochs=1, objective=_Stopping(1, lambda: signal.raise_signal(signal.SIGTERM)))
+    assert calls == [signal.SIGTERM]
+
+
+def test_control_c_stays_a_keyboard_interrupt(handlers, tmp_path, uninterrupted):
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, objective=_Stopping(3, lambda: signal.raise_signal(signal.SIGINT)))
+    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+    _assert_ends_like(tmp_path, uninterrupted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "arguments", "code", "line"),
+    [
+        (signal.SIGKILL, [], -signal.SIGKILL, ""),
+        (signal.SIGINT, [], -signal.SIGINT, "KeyboardInterrupt"),
+        (signal.SIGTERM, [], 143, "Terminated in epoch 3 of 5. Run the same again to resume."),
+        (signal.SIGTERM, ["--thread"], -signal.SIGTERM, ""),
+    ],
+    ids=["SIGKILL", "SIGINT", "SIGTERM", "SIGTERM in a thread"],
+)
+def test_a_process_ended_by_a_signal_is_resumed_to_the_same_weights(
+    how, arguments, code, line, uninterrupted, tmp_path
+):
+    command = [sys.executable, MOONS, tmp_path, "--paused-in", "3", *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, preexec_fn=_obey_signals, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "paused\n", process.stderr.read()
+        process.send_signal(how)
+        errors = process.communicate(timeout=120)[1]
+    assert process.returncode == code
+    assert errors.splitlines()[-1:] == ([line] if line else [])
+    assert how == signal.SIGINT or len(errors.splitlines()) <= 1
+    assert _epochs(tmp_path) == 2
+    _assert_ends_like(tmp_path, uninterrupted)
+
+
+def _obey_signals():
+    """A shell's background jobs ignore Ctrl-C, and so would their children."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -170,7 +170,9 @@ class ActiveLearner:
         self.members = members
         self.validation = validation
         self.test = test
-        self.trainer = by_recipe(progress=progress) if trainer is None else trainer
+        # Off a terminal training prints lines, and here there are many trainings
+        bars = os.isatty(2) if progress is None else progress
+        self.trainer = by_recipe(progress=bars) if trainer is None else trainer
         self.per_round = per_round
         self.retrain_every = retrain_every
         self.candidates = candidates

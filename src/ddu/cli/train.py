@@ -19,9 +19,7 @@ from ddu.training import RECIPES, find_recipe, parse_changes
 def train(
     model: Annotated[str, typer.Option(help="The network, such as resnet18 or wide_resnet28_10.")],
     data: Annotated[str, typer.Option(help="The data set, such as mnist, cifar10 or folder:PATH.")],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The folder of the run; the same one goes on with it.")
-    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder of the run; reuse it to resume.")],
     recipe: Annotated[str, typer.Option(help=f"How to train: {', '.join(RECIPES)}.")] = "quick",
     method: Annotated[
         str | None,
@@ -61,7 +59,7 @@ def train(
 ) -> None:
     """Train a network, fit and calibrate its detector, and test both.
 
-    Press Ctrl-C at any time: the same command goes on from the last finished epoch, to the same result.
+    Press Ctrl-C at any time: the same command resumes after the last finished epoch, to the same result.
 
     For example
 

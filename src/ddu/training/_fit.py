@@ -1,8 +1,10 @@
 """`fit`: a network, data and a recipe in; a trained network out."""
 
+import errno
 import logging
 import os
 import signal
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Sized
@@ -17,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from ddu.data import ArrayDataset, collated
-from ddu.errors import InputError
+from ddu.errors import InputError, TrainingError
 from ddu.extras import require
 from ddu.training._recipes import Recipe, find_recipe
 from ddu.training.objectives import Objective, objective_for
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     from ddu.training._module import TrainingModule
 
-LAST, BEST = "last", "best"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ def fit(
     """Trains a network.
 
     With an `output` folder it leaves checkpoints, `history.csv` and TensorBoard logs there, and goes on from the last
-    finished epoch if it was interrupted: on a CPU, to the same weights as without the interruption.
+    finished epoch if it was interrupted: on a CPU, to the same weights as without the interruption. SIGTERM exits with
+    code 143; from a thread other than the main one it ends the process at once, as Python allows no more there.
 
     Args:
         model: The network; it is trained in place.
@@ -87,13 +90,15 @@ def fit(
             as many as `torchrun` has started.
         accelerator: "cpu", "gpu" or "auto".
         workers: Processes that prepare batches, for data that has to be decoded.
-        progress: `True` shows a bar, `False` none; by default one is shown on a terminal.
+        progress: `True` shows a bar, `False` nothing; by default a bar on a terminal, and elsewhere a line per epoch on
+            standard error, at most one every few seconds.
         **changes: Fields of the recipe to change, such as `epochs=3`.
 
     Raises:
         InputError: An unknown recipe or field, a folder that cannot be written, batches that cannot be shared evenly,
-            or a checkpoint that was made with another recipe or seed.
-        TrainingError: The loss became infinite or not a number.
+            an accelerator that is not there, or a checkpoint that was made with another recipe or seed.
+        ArtifactError: There are checkpoints to resume from, and none can be read.
+        TrainingError: The loss became infinite or not a number, or the disk is full.
     """
     require("lightning", extra="train", purpose="ddu.training.fit")
     recipe = (find_recipe(recipe) if isinstance(recipe, str) else recipe).with_changes(**changes)
@@ -107,6 +112,7 @@ def fit(
     if recipe.samples_per_epoch is not None:
         train = _Repeated(train, recipe.samples_per_epoch)
 
+    from ddu.training._checkpoints import BEST, find_checkpoint
     from ddu.training._module import TrainingModule
 
     if objective is None:
@@ -114,14 +120,14 @@ def fit(
     with _folder(output) as folder, _quiet():
         history_file = folder / "history.csv" if output else None
         module = TrainingModule(model, recipe, objective, seed, black=black, history_file=history_file)
-        trainer = _trainer(recipe, folder, output is not None, validation is not None, devices, accelerator, progress)
-        last = folder / f"{LAST}.ckpt"
-        done = torch.load(last, weights_only=True, mmap=True)["epoch"] + 1 if last.is_file() else 0
+        trainer = _trainer(recipe, folder, output is not None, devices, accelerator, progress)
+        selects_best = recipe.select == "best" and validation is not None
+        checkpoint, done = find_checkpoint(folder, is_main=trainer.is_global_zero, needs_best=selects_best)
         order = _EpochSampler(train, trainer.world_size, trainer.global_rank, seed=seed, drop_last=recipe.drop_last)
         order.set_epoch(done)  # workers begin to read before Lightning announces the epoch
         loaders = _loaders(train, validation, recipe, order, workers)
-        _run(trainer, module, loaders, last if done else None)
-        epoch = _select(module, folder / f"{BEST}.ckpt")
+        _run(trainer, module, loaders, checkpoint, folder if output else None)
+        epoch = _load_best(module, folder / BEST) if selects_best else len(module.history)
     return Training(model.eval(), module.history, epoch, trainer.is_global_zero)
 
 
@@ -171,37 +177,43 @@ def _quiet() -> Iterator[None]:
 
 
 def _trainer(
-    recipe: Recipe, folder: Path, keeps: bool, validates: bool, devices: int, accelerator: str, progress: bool | None
+    recipe: Recipe, folder: Path, keeps: bool, devices: int, accelerator: str, progress: bool | None
 ) -> "Trainer":
-    from lightning.pytorch import Trainer
-    from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+    from lightning.pytorch import Callback, Trainer
     from lightning.pytorch.loggers import TensorBoardLogger
 
-    from ddu.training._module import ProgressBar
+    from ddu.training._checkpoints import Checkpoints, WholeFiles
+    from ddu.training._progress import ProgressBar, ProgressLines
+    from ddu.training._termination import Termination
 
-    always: dict[str, Any] = {"dirpath": folder, "save_on_train_epoch_end": True, "enable_version_counter": False}
-    callbacks: list[Any] = []
-    if validates and (keeps or recipe.select == "best"):
-        callbacks.append(ModelCheckpoint(filename=BEST, monitor="val_accuracy", mode="max", **always))
-    if keeps:
-        callbacks.append(ModelCheckpoint(filename=LAST, **always))
-    if progress or (progress is None and os.isatty(2)):
-        callbacks.append(ProgressBar())
-    return Trainer(
-        accelerator=accelerator,
-        devices=devices,
-        num_nodes=int(os.environ.get("WORLD_SIZE", devices)) // devices,
-        strategy="ddp" if devices > 1 else "auto",
-        precision=recipe.precision,
-        max_epochs=recipe.epochs,
-        callbacks=callbacks,
-        logger=TensorBoardLogger(folder, name="", version="tensorboard") if keeps else False,
-        enable_checkpointing=any(isinstance(callback, ModelCheckpoint) for callback in callbacks),
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        use_distributed_sampler=False,  # ours depend on the seed and the epoch alone
-    )
+    callbacks: list[Callback] = [Termination()]
+    if keeps or recipe.select == "best":
+        callbacks.append(Checkpoints(folder, resumable=keeps))
+    if progress is not False and is_main_process():
+        callbacks.append(ProgressBar() if progress or os.isatty(2) else ProgressLines())
+    try:
+        return Trainer(
+            accelerator=accelerator,
+            devices=devices,
+            num_nodes=int(os.environ.get("WORLD_SIZE", devices)) // devices,
+            strategy="ddp" if devices > 1 else "auto",
+            precision=recipe.precision,
+            max_epochs=recipe.epochs,
+            callbacks=callbacks,
+            plugins=[WholeFiles()],
+            logger=TensorBoardLogger(folder, name="", version="tensorboard") if keeps else False,
+            enable_checkpointing=keeps or recipe.select == "best",
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,  # ours depend on the seed and the epoch alone
+        )
+    except (MisconfigurationException, ValueError) as error:
+        raise InputError(
+            f"Cannot train with accelerator={accelerator!r} and devices={devices}: {error} Set accelerator to 'cpu' or "
+            "'auto'."
+        ) from error
 
 
 def _black(dataset: Dataset[Any]) -> Tensor:
@@ -284,22 +296,36 @@ def _run(
     module: "TrainingModule",
     loaders: tuple[DataLoader[Any], DataLoader[Any] | None],
     checkpoint: Path | None,
+    output: Path | None,
 ) -> None:
-    """Trains, from a checkpoint if there is one; Ctrl-C stays a KeyboardInterrupt."""
+    """Trains, from a checkpoint if there is one; Ctrl-C stays a KeyboardInterrupt, SIGTERM exits with its own code."""
+    from ddu.training._termination import EXIT_CODE, Terminated
+
     on_interrupt = signal.getsignal(signal.SIGINT)
     try:
         trainer.fit(module, *loaders, ckpt_path=checkpoint, weights_only=True)
-    except SystemExit as end:
-        if not trainer.interrupted:
+    except SystemExit as end:  # what Lightning makes of a KeyboardInterrupt
+        if not isinstance(end.__context__, KeyboardInterrupt):
             raise
         signal.signal(signal.SIGINT, on_interrupt)
-        raise KeyboardInterrupt from end
+        if not isinstance(end.__context__, Terminated):
+            raise KeyboardInterrupt from end
+        if trainer.is_global_zero:
+            way_out = " Run the same again to resume." if output else ""
+            print(f"Terminated in epoch {len(module.history) + 1} of {module.recipe.epochs}.{way_out}", file=sys.stderr)
+        raise SystemExit(EXIT_CODE) from end
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        way_out = "The last checkpoint is kept: free some space and run the same again to resume."
+        raise TrainingError(
+            f"Cannot write to {output or tempfile.gettempdir()}: {error.strerror}. "
+            + (way_out if output else "Free some space and run the same again.")
+        ) from error
 
 
-def _select(module: "TrainingModule", best: Path) -> int:
-    """Loads the weights that the recipe asks for, and returns their epoch."""
-    if module.recipe.select == "last" or not best.is_file():
-        return len(module.history)
+def _load_best(module: "TrainingModule", best: Path) -> int:
+    """Loads the weights of the best epoch, and returns which it is."""
     checkpoint = torch.load(best, map_location=module.device, weights_only=True)
     module.load_state_dict(checkpoint["state_dict"])
     return checkpoint["epoch"] + 1

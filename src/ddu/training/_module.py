@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -22,7 +22,7 @@ from ddu.training._recipes import Recipe
 from ddu.training.objectives import Objective
 
 # The state in a checkpoint, under this key
-_STATE = "ddu"
+STATE = "ddu"
 
 
 class TrainingModule(LightningModule):
@@ -113,10 +113,10 @@ class TrainingModule(LightningModule):
             write_bytes(self.history_file, _csv(self.history).encode())
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint[_STATE] = {"made_with": self._settings(), "history": self.history}
+        checkpoint[STATE] = {"made_with": self._settings(), "history": self.history}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        saved = checkpoint[_STATE]
+        saved = checkpoint[STATE]
         for name, now in self._settings().items():
             then = saved["made_with"][name]
             if then != now:
@@ -154,39 +154,6 @@ class TrainingModule(LightningModule):
             sums = gathered.sum(0)
         loss, correct, count = sums.tolist()
         return {f"{part}_loss": loss / count, f"{part}_accuracy": correct / count}
-
-
-class ProgressBar(Callback):
-    """One bar over the whole training, with loss, accuracy and the time left."""
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        from tqdm.auto import tqdm
-
-        total = int(trainer.estimated_stepping_batches)
-        self.bar = tqdm(total=total, initial=trainer.global_step, desc="training", unit="step", mininterval=0.5)
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        assert isinstance(pl_module, TrainingModule)
-        if self.bar.update():  # true when it was drawn anew, about twice a second
-            loss, accuracy = pl_module.running()
-            self.bar.set_description(f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}", refresh=False)
-            self.bar.set_postfix(self._shown(pl_module, loss, accuracy), refresh=False)
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.bar.close()
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        if hasattr(self, "bar"):
-            self.bar.close()
-
-    @staticmethod
-    def _shown(module: TrainingModule, loss: float, accuracy: float) -> dict[str, str]:
-        shown = {"loss": f"{loss:.3f}", "accuracy": f"{accuracy:.1%}"}
-        if module.history and "val_accuracy" in module.history[-1]:
-            shown["validation"] = f"{module.history[-1]['val_accuracy']:.1%}"
-        return shown
 
 
 def _csv(rows: list[dict[str, float]]) -> str:
