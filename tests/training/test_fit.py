@@ -133,11 +133,11 @@ def test_images_of_unknown_normalisation_are_padded_with_zeros():
 
 
 def test_each_epoch_has_random_numbers_and_an_order_of_its_own_whatever_was_drawn_before():
-    runs = []
-    for _ in range(2):
-        runs.append(_Recording())
-        torch.rand(7)
-        fit(_network(), _points(32), recipe=Recipe(epochs=3, batch_size=32), objective=runs[-1], progress=False)
+    runs = _Recording(), _Recording()
+    for number, seen in enumerate(runs):
+        network = _network()
+        torch.manual_seed(number)
+        fit(network, _points(32), recipe=Recipe(epochs=3, batch_size=32), objective=seen, progress=False)
     first, second = runs
     assert len(set(first.drawn)) == 3
     assert first.drawn == second.drawn
@@ -534,6 +534,8 @@ def test_a_process_ended_by_a_signal_is_resumed_to_the_same_weights(
     command = [sys.executable, MOONS, tmp_path, "--paused-in", "3", *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, preexec_fn=_obey_signals, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
         assert process.stdout.readline() == "paused\n", process.stderr.read()
         process.send_signal(how)
         errors = process.communicate(timeout=120)[1]

@@ -179,9 +179,9 @@ def _quiet() -> Iterator[None]:
 def _trainer(
     recipe: Recipe, folder: Path, keeps: bool, devices: int, accelerator: str, progress: bool | None
 ) -> "Trainer":
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
     from lightning.pytorch import Callback, Trainer
     from lightning.pytorch.loggers import TensorBoardLogger
-    from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
     from ddu.training._checkpoints import Checkpoints, WholeFiles
     from ddu.training._progress import ProgressBar, ProgressLines
