@@ -21,8 +21,8 @@ def test_density_is_low_far_from_the_data(result):
 @pytest.mark.slow
 def test_the_density_without_residual_connections_is_almost_as_good():
     full = two_moons.run(seed=0, grid=60)
-    assert full.panel("ResFFN, spectral norm", "feature density").auroc > 0.9999
-    assert full.panel("FC-Net", "feature density").auroc == pytest.approx(0.9993, abs=0.0005)
+    assert full.panel("FC-Net", "feature density").auroc > 0.99
+    assert full.panel("FC-Net", "feature density").auroc < full.panel("ResFFN, spectral norm", "feature density").auroc
 
 
 def test_entropy_does_not_tell_data_from_the_rest_of_the_plane(result):

@@ -4,7 +4,7 @@ Different from the paper, whose norm is found by one power step a training step:
 it is used, follows the input size, and takes four steps of Lanczos iteration. In the first sixty steps of a narrow
 ResNet-18 on CIFAR-10 at a learning rate of 0.1, one such step falls more than 2 % short of the norm in 17.5 % of the
 layers and steps, by up to 56 %, four in 2.4 %, by up to 18 %, and eight in 0.6 %, by up to 6 %. After a hundred steps
-one is enough. Four add 5 % to a training step of ResNet-18, one adds 2 %, eight add 8 % (`benchmarks/spectral_norm.py`).
+one is enough. To a training step of ResNet-18 four add 5 %, one 2 %, eight 8 % (`benchmarks/spectral_norm.py`).
 """
 
 from typing import Any, TypeVar
