@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     Dataset,
     IterableDataset,
@@ -135,6 +136,13 @@ def array_dataset() -> data.ArrayDataset:
             lambda: DataLoader(TensorDataset(X, Y), sampler=RandomSampler(Y, num_samples=3)), None, id="fewer"
         ),
         pytest.param(lambda: DataLoader(TensorDataset(X, Y), batch_sampler=[[0, 1]]), None, id="batch sampler"),
+        pytest.param(
+            lambda: DataLoader(
+                TensorDataset(X, Y), batch_sampler=BatchSampler(SubsetRandomSampler([0]), 1, drop_last=False)
+            ),
+            None,
+            id="batch sampler with a sampler of its own",
+        ),
         pytest.param(lambda: DataLoader(TensorDataset(X, Y), 4, drop_last=True), None, id="last batch dropped"),
         pytest.param(lambda: DataLoader(TensorDataset(X, Y), batch_size=None), None, id="no batches"),
         # No labels

@@ -1,6 +1,6 @@
 """On the two moons every detector trains, fits, saves, loads and scores, and those that know distance know it.
 
-The networks are the notes' and the paper's: ResFFN-4-128, for DUQ with SGD at 0.01 over 30 epochs in batches of 64.
+The networks are the notes' and the paper's: ResFFN-4-128, for DUQ with SGD, all at a faster pace on half the points.
 """
 
 from functools import cache
@@ -22,7 +22,7 @@ def moons(samples, seed):
     return torch.from_numpy(x).float(), torch.from_numpy(y)
 
 
-TRAIN, HELD_OUT, NEW = moons(2000, 0), moons(400, 1), moons(600, 2)
+TRAIN, HELD_OUT, NEW = moons(1000, 0), moons(400, 1), moons(600, 2)
 
 
 def far(distance, samples=600):
@@ -38,7 +38,7 @@ def resffn(seed=0, **options):
 
 @cache
 def softmax_network(seed=0):
-    return trained(resffn(seed, spectral_norm=3.0), *TRAIN, epochs=3, seed=seed)
+    return trained(resffn(seed, spectral_norm=3.0), *TRAIN, epochs=3, lr=3e-3, seed=seed)
 
 
 def members():
@@ -47,14 +47,15 @@ def members():
 
 @cache
 def sngp_network():
-    return trained(resffn(spectral_norm=0.95, head="sngp", head_options={"length_scale": 1.0}), *TRAIN, epochs=10)
+    model = resffn(spectral_norm=0.95, head="sngp", head_options={"length_scale": 1.0})
+    return trained(model, *TRAIN, epochs=5, lr=3e-3)
 
 
 @cache
 def duq_network():
     options = {"embedding_size": 10, "length_scale": 0.3, "momentum": 0.99, "initial_count": 20.0}
     model = resffn(spectral_norm=None, sensitive=False, head="duq", head_options=options)
-    return trained(model, *TRAIN, objective=DUQObjective(penalty=1.0), epochs=30, lr=0.01, sgd=True)
+    return trained(model, *TRAIN, objective=DUQObjective(penalty=1.0), epochs=15, lr=0.02, sgd=True)
 
 
 @pytest.mark.parametrize(
