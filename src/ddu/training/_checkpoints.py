@@ -2,9 +2,9 @@
 
 import io
 import math
-import pickle
 import warnings
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -98,6 +98,6 @@ def _read(path: Path) -> dict[str, Any] | None:
     """A checkpoint of ours, its tensors still on disk; None if it is not there, truncated or something else."""
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (OSError, RuntimeError, pickle.UnpicklingError):
+    except (OSError, RuntimeError, UnpicklingError):
         return None
     return checkpoint if isinstance(checkpoint, dict) and STATE in checkpoint else None
