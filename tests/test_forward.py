@@ -169,6 +169,17 @@ def test_a_model_that_takes_its_batch_second_is_left_in_peace() -> None:
     assert FeatureTap(model)(x).features.shape == (2, 6)
 
 
+class FirstTwo(nn.Linear):
+    """Runs on inputs of any number of dimensions, and always returns two rows."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input.reshape(-1, 4)[:2])
+
+
+def test_another_form_that_gives_another_number_of_rows_explains_nothing() -> None:
+    assert LogitsTap(FirstTwo(4, 3))(VECTORS).logits.shape == (2, 3)
+
+
 def test_a_failure_that_no_other_form_explains_stays_what_it_was() -> None:
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
         LogitsTap(mlp())(torch.randn(5, 9))

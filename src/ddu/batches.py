@@ -80,8 +80,9 @@ def listed_labels(loader: Iterable[Any]) -> Tensor | None:
     """The labels that a loader should give, (sample,), where its data set lists them; None elsewhere."""
     if not isinstance(loader, DataLoader) or not _gives_every_sample_once(loader):
         return None
-    labels = _listed(loader.dataset)
-    return labels if labels is not None and len(labels) == len(loader.sampler) else None
+    dataset: Any = loader.dataset
+    labels = _listed(dataset)
+    return labels if labels is not None and len(labels) == len(dataset) else None
 
 
 def are_given(labels: Tensor, loader: Any) -> bool:
@@ -97,7 +98,8 @@ def are_given(labels: Tensor, loader: Any) -> bool:
 
 def _gives_every_sample_once(loader: DataLoader[Any]) -> bool:
     dataset: Any = loader.dataset
-    sampler, batches = loader.sampler, loader.batch_sampler
+    sampler: Any = loader.sampler
+    batches = loader.batch_sampler
     return (
         type(sampler) in (SequentialSampler, RandomSampler)
         and not getattr(sampler, "replacement", False)

@@ -391,7 +391,12 @@ class LogitsTap:
         if isinstance(inputs, FeatureBatch):
             return inputs
         model = unwrapped(self.model)
-        logits = _tapped(model, inputs, lambda: 2 * (logits_in(run(model, model, inputs)),)).logits
+
+        def work() -> tuple[Tensor, Tensor]:
+            logits = logits_in(run(model, model, inputs))
+            return logits, logits
+
+        logits = _tapped(model, inputs, work).logits
         return FeatureBatch(logits, logits)
 
     def __repr__(self) -> str:
