@@ -515,7 +515,7 @@ def test_content_of_another_kind_is_refused(corrupt, name, entry, value, message
         ),
         ("ensemble", "score", ["entropy"], "The 'score' parameter of Ensemble must be 'mutual_information', "),
         ("ddu", "features", {"kind": "weights", "layer": "3"}, "A described feature layer has a 'kind' ('input', "),
-        ("ddu", "features", 3, "The 'features' parameter of DDU must be a layer's name, a module, a callable, "),
+        ("ddu", "features", 3, "features= must be a layer's name, a module of the model, a callable, "),
         ("ddu", "density", "full", "There must be a dictionary for the density. Got 'full' instead."),
         ("ddu", "density", {"rnak": 3}, "There must be no entry 'rnak' in the density. Did you mean 'rank'?"),
         ("mahalanobis", "layers", 3, "The 'layers' parameter of Mahalanobis must be a list of layers. Got 3 instead."),
