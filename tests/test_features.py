@@ -24,20 +24,6 @@ from ddu.errors import InputError, LabelError, LayerError, NotFittedError
 from ddu.features import FeatureBatch, FeatureTap, LogitsTap, extract
 
 
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    torch.manual_seed(0)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Small networks on a busy machine: threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
     """Everything about a model that a look at it must not change."""

@@ -10,14 +10,6 @@ from ddu.models import create_model
 from ddu.surgery import Change, regularise
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def _torchvision(name: str, **options: Any) -> nn.Module:
     torchvision = pytest.importorskip("torchvision")
     torch.manual_seed(0)

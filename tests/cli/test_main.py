@@ -100,8 +100,6 @@ def test_control_c_ends_the_demo_with_a_word_and_without_files(tmp_path: Path):
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"NO_COLOR": "1"},
-        # A shell that starts the tests in the background has them ignore Ctrl-C, and a child would inherit that
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 100
     while not output.exists() and time.monotonic() < deadline:  # it is made when the work begins

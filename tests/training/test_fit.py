@@ -483,17 +483,14 @@ def test_logs_are_left_for_tensorboard(uninterrupted):
 
 
 @pytest.fixture
-def handlers():
-    """A process that obeys Ctrl-C and SIGTERM, which the background job of a shell does not."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def sigterm():
+    """A process that SIGTERM ends."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    signal.signal(signal.SIGTERM, before)
 
 
-def test_sigterm_ends_the_program_with_its_code_and_a_line(handlers, tmp_path, uninterrupted, capsys):
+def test_sigterm_ends_the_program_with_its_code_and_a_line(sigterm, tmp_path, uninterrupted, capsys):
     with pytest.raises(SystemExit) as caught:
         train(tmp_path, objective=_Stopping(3, lambda: signal.raise_signal(signal.SIGTERM)))
     assert caught.value.code == 143
@@ -503,14 +500,14 @@ def test_sigterm_ends_the_program_with_its_code_and_a_line(handlers, tmp_path, u
     _assert_ends_like(tmp_path, uninterrupted)
 
 
-def test_sigterm_is_left_to_a_caller_who_handles_it(handlers):
+def test_sigterm_is_left_to_a_caller_who_handles_it(sigterm):
     calls = []
     signal.signal(signal.SIGTERM, lambda number, frame: calls.append(number))
     train(None, epochs=1, objective=_Stopping(1, lambda: signal.raise_signal(signal.SIGTERM)))
     assert calls == [signal.SIGTERM]
 
 
-def test_control_c_stays_a_keyboard_interrupt(handlers, tmp_path, uninterrupted):
+def test_control_c_stays_a_keyboard_interrupt(tmp_path, uninterrupted):
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path, objective=_Stopping(3, lambda: signal.raise_signal(signal.SIGINT)))
     assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
@@ -533,7 +530,7 @@ def test_a_process_ended_by_a_signal_is_resumed_to_the_same_weights(
 ):
     command = [sys.executable, MOONS, tmp_path, "--paused-in", "3", *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, preexec_fn=_obey_signals, **pipes) as process:
+    with subprocess.Popen(command, **pipes) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline() == "paused\n", process.stderr.read()
@@ -544,8 +541,3 @@ def test_a_process_ended_by_a_signal_is_resumed_to_the_same_weights(
     assert how == signal.SIGINT or len(errors.splitlines()) <= 1
     assert _epochs(tmp_path) == 2
     _assert_ends_like(tmp_path, uninterrupted)
-
-
-def _obey_signals():
-    """A shell's background jobs ignore Ctrl-C, and so would their children."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -260,12 +260,7 @@ def in_the_middle(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that generates with two workers, has finished one file, and is writing the next."""
     script = Path(__file__).with_name("generate_cloudy.py")
     with subprocess.Popen(
-        [sys.executable, script, folder, "2"],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        # A shell's background jobs ignore Ctrl-C, and so would their children
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        [sys.executable, script, folder, "2"], stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         try:
             wait_until(lambda: process.poll() is not None or list(folder.glob(".glass_blur.npy.*.tmp")))
