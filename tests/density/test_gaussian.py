@@ -127,16 +127,20 @@ def test_single_precision_scores_are_those_of_double_precision(blobs: Blobs, cov
 
 @pytest.mark.parametrize(
     ("covariance", "reference"),
-    [("full", QuadraticDiscriminantAnalysis()), ("shared", LinearDiscriminantAnalysis())],
+    [("full", QuadraticDiscriminantAnalysis(store_covariance=True)), ("shared", LinearDiscriminantAnalysis("lsqr"))],
     ids=["QDA", "LDA"],
 )
 def test_posteriors_equal_scikit_learns(blobs: Blobs, covariance: Any, reference: Any) -> None:
     z, y = blobs(classes=3, per_class=40, dim=4, distance=1.0)
     z, y = z[:-20], y[:-20]
     density = GaussianDensity(covariance, **PLAIN).fit(z, y)
-    # scikit-learn divides by the number of samples, not by the degrees of freedom: stretch its samples by the ratio
-    count = density.counts_.double()
-    ratio = count / (count - 1) if covariance == "full" else (count.sum() / (count.sum() - 3)).expand(3)
+    # We divide by the degrees of freedom, LDA by the number of samples, QDA by either, as its version has it: stretch
+    # scikit-learn's samples by the ratio
+    if covariance == "full":
+        variances = [theirs[0, 0] for theirs in reference.fit(z.numpy(), y.numpy()).covariance_]
+        ratio = torch.stack([z[y == label, 0].var() / variance for label, variance in enumerate(variances)])
+    else:
+        ratio = torch.tensor(len(z) / (len(z) - 3), dtype=torch.float64).expand(3)
     mean = density.means_[y]
     stretched = mean + (z - mean) * ratio.sqrt()[y, None]
     reference.fit(stretched.numpy(), y.numpy())

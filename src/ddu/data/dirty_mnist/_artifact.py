@@ -18,6 +18,7 @@ import safetensors.torch
 from torch import Tensor
 
 from ddu._version import __version__
+from ddu.data._arrays import save_arrays
 from ddu.errors import ArtifactError, InputError
 from ddu.files import whole_file, write_bytes, write_json
 
@@ -93,10 +94,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def write_arrays(folder: Path, split: str, arrays: dict[str, Any]) -> str:
+def write_arrays(folder: Path, split: str, arrays: dict[str, np.ndarray]) -> str:
     """Writes the arrays of a split and returns their fingerprint."""
     with whole_file(_arrays_file(folder, split)) as file:
-        np.savez(file, **arrays)
+        save_arrays(file, arrays)
     return _content_digest(arrays)
 
 
