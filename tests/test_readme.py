@@ -31,6 +31,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> DemoResult:
     return run_demo(tmp_path_factory.mktemp("readme") / "demo", seed=0)
 
 
+@pytest.mark.slow
 def test_the_code_prints_the_table_that_is_shown(demo: DemoResult) -> None:
     (code,) = readme.code_blocks(README, "python")
     (shown,) = readme.code_blocks(README, "text")
@@ -40,6 +41,7 @@ def test_the_code_prints_the_table_that_is_shown(demo: DemoResult) -> None:
     assert words == [re.sub(r"-?\d+\.?\d*", "#", line).split() for line in shown.splitlines()]
 
 
+@pytest.mark.slow
 def test_the_numbers_are_the_demos(demo: DemoResult) -> None:
     """On one kind of processor they are the same; another rounds otherwise, which changes no more than a seed does."""
     shown = {

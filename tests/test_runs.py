@@ -132,7 +132,7 @@ def few_of_class_two(count: int) -> np.ndarray:
         (
             {"classes": ["a", "b", "c"]},
             {},
-            r"^Class 2 has 0 of the 1800 samples, out of 3 classes\. Every class needs ",
+            r"^The model has 3 classes, and the labels of the 1,800 training samples cover 2 of them; class 2 has none\.",
         ),
         (
             {},

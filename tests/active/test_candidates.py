@@ -76,6 +76,7 @@ def test_a_score_that_is_not_a_number_names_its_sample(blobs):
         _ = candidates.uncertainties
 
 
+@pytest.mark.filterwarnings("ignore::ddu.errors.LabelWarning")  # it is not trained
 @pytest.mark.parametrize("detector", [Softmax, DDU])
 def test_an_input_that_is_not_a_number_is_looked_for_in_the_pool(detector, blobs):
     made = detector(torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Linear(5, 4)))
@@ -130,6 +131,7 @@ print(peak() - before, len(candidates.uncertainties.epistemic), len(choice.posit
 """
 
 
+@pytest.mark.slow
 def test_a_million_images_are_scored_without_holding_pixels_or_features():
     done = subprocess.run([sys.executable, "-c", MILLION], capture_output=True, text=True, timeout=300, cwd=Path.cwd())
     assert done.returncode == 0, done.stderr

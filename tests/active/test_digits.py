@@ -13,6 +13,8 @@ from ddu.data import ambiguous_digits, digits, stratified_split
 from ddu.detectors import DDU, Ensemble, Softmax
 from ddu.models import create_model
 
+pytestmark = pytest.mark.slow  # whole curves of three seeds
+
 SEEDS = 3
 BUDGET = 150
 INITIAL = 20

@@ -58,6 +58,7 @@ def test_every_acquisition_is_measured_reported_and_drawn(uninterrupted):
     assert (folder / "active_dirty_digits.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_a_command_that_is_killed_in_the_middle_of_a_round_ends_in_the_same_curve(command, uninterrupted, tmp_path):
     whole, *_ = uninterrupted
     arguments = (*DIGITS, "--output", str(tmp_path))

@@ -92,6 +92,7 @@ def test_a_missing_demo_extra_is_named(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_control_c_ends_the_demo_with_a_word_and_without_files(tmp_path: Path):
     output = tmp_path / "demo"
     process = subprocess.Popen(

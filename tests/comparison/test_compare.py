@@ -218,7 +218,7 @@ def test_mistakes_are_found_before_anything_is_trained(plane, tmp_path):
         ),
         (
             moons(plane, [{"mahalanobis": {"perturbation": "x"}}]),
-            "mahalanobis perturbation=x cannot be made of these options: ",
+            "The 'perturbation' parameter of Mahalanobis must be a float of at least 0. Got 'x' instead.",
         ),
         (moons(plane, [{"mahalanobis": {"layers": ["nowhere"]}}]), "MLP has no layer 'nowhere'."),
         (
@@ -321,6 +321,7 @@ detectors:
 """
 
 
+@pytest.mark.slow
 def test_killed_while_it_trains_it_takes_its_workers_along_and_can_go_on(everything, plane, tmp_path):
     _, _, rows, _ = everything
     config, folder = tmp_path / "moons.yaml", tmp_path / "comparison"

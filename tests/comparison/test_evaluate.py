@@ -51,6 +51,7 @@ def test_what_is_in_the_file_is_not_measured_again(run, plane, tmp_path):
     assert evaluate(run, [plane], ["knn"], output=tmp_path / "rows.jsonl") == both[len(first) :]
 
 
+@pytest.mark.filterwarnings("ignore::ddu.errors.LabelWarning")  # it is hardly trained
 @pytest.mark.parametrize("method", ["duq", "sngp"])
 def test_a_network_with_another_head_is_asked_by_its_own_detector(plane, tmp_path, method):
     rows = evaluate(trained(tmp_path / "run", **METHODS[method]), [plane])

@@ -360,6 +360,7 @@ def test_exported_network_agrees_with_eager_at_any_batch_size(strict: bool) -> N
     torch.testing.assert_close(program.module()(x[:3]), network(x[:3]))
 
 
+@pytest.mark.slow
 def test_distributed_processes_share_one_norm(tmp_path: Path) -> None:
     script = Path(__file__).with_name("distributed_step.py")
     command = [sys.executable, str(script), str(tmp_path)]

@@ -9,6 +9,7 @@ from ddu.metrics import accuracy, auroc
 from ddu.training import fit
 
 
+@pytest.mark.slow
 @pytest.mark.real_data
 def test_density_of_digits_tells_them_from_clothes_better_than_entropy(real_data):
     torch.manual_seed(0)

@@ -273,6 +273,7 @@ def in_the_middle(folder: Path) -> Iterator[subprocess.Popen[str]]:
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
 
 
+@pytest.mark.slow
 @needs_proc
 def test_killed_and_started_again_gives_the_same_bytes(tmp_path, uninterrupted):
     with in_the_middle(tmp_path) as process:
@@ -290,6 +291,7 @@ def test_killed_and_started_again_gives_the_same_bytes(tmp_path, uninterrupted):
     assert (tmp_path / "contrast.npy").stat().st_mtime_ns == kept
 
 
+@pytest.mark.slow
 @needs_proc
 def test_ctrl_c_leaves_whole_files_only_and_no_process(tmp_path, uninterrupted):
     with in_the_middle(tmp_path) as process:

@@ -147,6 +147,7 @@ def assert_same_set(one: Path, other: Path) -> None:
             np.testing.assert_array_equal(arrays[name], expected[name], err_msg=f"{split} {name}")
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_with_the_same_set(only_networks, made, train_digits, test_digits, tiny):
     digits = only_networks / "digits.npz"
     np.savez(
