@@ -186,7 +186,7 @@ def test_a_group_with_several_labels_counts_as_the_most_frequent():
 IMAGES, COPIES, SIZE, RATE = 400, 5, 120, 0.1
 
 
-@pytest.mark.filterwarnings("ignore::ddu.errors.LabelWarning")  # noise has no classes
+@pytest.mark.filterwarnings("ignore::ddu.errors.DDUWarning")  # noise has no classes
 def test_what_is_held_out_with_its_copies_keeps_the_false_alarm_rate():
     """A density knows the images that it was fitted to, and their copies: they say nothing of new ones."""
     random = np.random.default_rng(0)
