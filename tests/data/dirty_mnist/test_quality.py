@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -26,9 +27,15 @@ class Constant(nn.Module):
         return self.logits.expand(len(x), 10)
 
 
-@pytest.fixture(scope="module")
-def of_constant(made, train_digits, test_digits):
-    return measure_quality(made, train_digits, test_digits, Constant(), "constant", training=Training(epochs=0))
+@pytest.fixture
+def copied(made, tmp_path):
+    """The small set, to be measured and changed."""
+    return shutil.copytree(made, tmp_path / "copied")
+
+
+@pytest.fixture
+def of_constant(copied, train_digits, test_digits):
+    return measure_quality(copied, train_digits, test_digits, Constant(), "constant", training=Training(epochs=0))
 
 
 def test_a_network_that_knows_nothing_scores_as_chance_does(made, of_constant, test_digits):
@@ -62,28 +69,26 @@ def test_the_shares_of_fates_sum_to_one(of_constant):
         assert sum(shares.values()) == pytest.approx(1)
 
 
-def test_what_was_measured_can_be_read_again(made, of_constant):
-    assert read_quality(made) == of_constant
-    content = json.loads((made / "quality.json").read_text())
-    assert content["key"] == read_manifest(made)["key"]
+def test_what_was_measured_can_be_read_again(copied, of_constant):
+    assert read_quality(copied) == of_constant
+    content = json.loads((copied / "quality.json").read_text())
+    assert content["key"] == read_manifest(copied)["key"]
 
 
-def test_what_was_measured_of_another_set_is_not_taken_for_this_one(made, of_constant):
-    path = made / "quality.json"
-    text = path.read_text()
-    path.write_text(json.dumps(json.loads(text) | {"key": "another"}))
-    assert read_quality(made) is None
+def test_what_was_measured_of_another_set_is_not_taken_for_this_one(copied, of_constant):
+    path = copied / "quality.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"key": "another"}))
+    assert read_quality(copied) is None
     path.unlink()
-    assert read_quality(made) is None
-    path.write_text(text)
+    assert read_quality(copied) is None
 
 
-def test_a_fresh_network_finds_ambiguous_images_ambiguous(made, tmp_path, train_digits, test_digits):
+def test_a_fresh_network_finds_ambiguous_images_ambiguous(copied, train_digits, test_digits):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
     training, told = Training(epochs=12, batch=64, drops=(9,)), []
     quality = measure_quality(
-        made,
+        copied,
         train_digits,
         test_digits,
         network,
