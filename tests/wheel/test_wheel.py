@@ -93,7 +93,7 @@ def test_a_network_of_ones_own_gets_a_detector_that_is_saved_and_loaded(programs
     printed = must(programs / "python", "-I", "-W", "error", script, tmp_path / "saved", cwd=tmp_path)
     verdicts = [line.split()[-1] for line in printed.splitlines()]
     assert verdicts == ["verdict", "in_distribution", "in_distribution", "in_distribution", "out_of_distribution"]
-    assert (tmp_path / "saved" / "manifest.json").is_file()
+    assert (tmp_path / "saved" / "detector.safetensors").is_file()
 
 
 def test_every_public_module_is_imported_or_names_its_extra(programs: Path, tmp_path: Path) -> None:
@@ -103,4 +103,6 @@ def test_every_public_module_is_imported_or_names_its_extra(programs: Path, tmp_
 def test_the_command_says_in_one_line_what_to_install(programs: Path, tmp_path: Path) -> None:
     done = run(programs / "ddu", "--help", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "The ddu command needs the 'cli' extra: pip install 'ddu[cli]'.\n"
+    assert done.stderr == (
+        "The ddu command needs the 'cli' extra: pip install 'ddu[cli]', or in a clone: pip install '.[cli]'.\n"
+    )
