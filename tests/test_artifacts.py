@@ -801,7 +801,7 @@ def change_tensors(data, tensors):
             number = data.draw(st.integers(-(2**63), 2**63 - 1) if tensor.dtype == torch.int64 else st.floats())
             tensor.view(-1)[data.draw(st.integers(0, tensor.numel() - 1))] = torch.tensor(number)
         case "dtype":
-            kinds = [torch.float32, torch.float16, torch.int64, torch.bool, torch.complex64, torch.uint8]
+            kinds = [torch.float32, torch.float16, torch.int64, torch.bool, torch.bfloat16, torch.uint8]
             tensors[name] = tensor.to(data.draw(st.sampled_from(kinds)))
         case "shape":
             tensors[name] = tensor.new_zeros(data.draw(st.lists(st.integers(0, 4), max_size=3)))
