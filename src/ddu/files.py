@@ -1,26 +1,25 @@
-"""Files that are written whole or not at all, and the versions that belong in them."""
+"""Files that are written whole or not at all, and folders that can be written to."""
 
 import errno
 import json
 import os
-import platform
 import re
 import secrets
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-import numpy as np
-import torch
-
-from ddu._version import __version__
+from ddu.errors import InputError
 
 try:
     import fcntl
 except ModuleNotFoundError:  # Windows
     fcntl = None
+
+LOCK = ".lock"
+"""The file in a folder that the command that works there holds a lock on."""
 
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{16}\.tmp")
 
@@ -70,8 +69,10 @@ def locked(file: IO[bytes], *, exclusive: bool = True, wait: bool = True) -> Ite
 
 
 def holds_files(folder: Path) -> bool:
-    """Whether there is anything in a folder, but for what `whole_file` left there when its process was killed."""
-    return folder.is_dir() and any(not _TEMPORARY.fullmatch(path.name) for path in folder.iterdir())
+    """Whether there is anything in a folder, but for locks and what `whole_file` left when its process was killed."""
+    return folder.is_dir() and any(
+        path.name != LOCK and not _TEMPORARY.fullmatch(path.name) for path in folder.iterdir()
+    )
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -85,20 +86,16 @@ def write_json(path: Path, content: Any) -> None:
     write_bytes(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def versions(*packages: str) -> dict[str, str]:
-    """The versions of ddu, Python, torch and numpy, and of further packages where they are installed."""
-    found = {
-        "ddu": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,  # names the build too
-        "numpy": np.__version__,
-    }
-    for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+def check_writable(folder: Path) -> None:
+    """Makes a folder, or says why it cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(f"{folder} is a file, or inside one: choose a folder.") from error
+    except OSError as error:
+        raise InputError(f"Cannot write to {folder}: {error.strerror}. Choose another folder.") from error
 
 
 def _lock(file: IO[bytes], *, exclusive: bool, wait: bool) -> bool:

@@ -1,4 +1,4 @@
-"""Detectors: one protocol, one file each."""
+"""Detectors: one protocol, one file each, and the registry of methods that names them."""
 
 import os
 from collections.abc import Sequence
@@ -21,30 +21,49 @@ from ddu.detectors._pytorch_ood import from_pytorch_ood as from_pytorch_ood
 from ddu.detectors._pytorch_ood import list_pytorch_ood as list_pytorch_ood
 from ddu.detectors._sngp import SNGP as SNGP
 from ddu.detectors._softmax import Softmax as Softmax
+from ddu.detectors.registry import METHODS as METHODS
+from ddu.detectors.registry import PLAIN as PLAIN
+from ddu.detectors.registry import SMOOTH as SMOOTH
+from ddu.detectors.registry import Method as Method
+from ddu.detectors.registry import NetworkKind as NetworkKind
+from ddu.detectors.registry import detector_classes
+from ddu.detectors.registry import find_method as find_method
+from ddu.detectors.registry import find_network_kind as find_network_kind
+from ddu.detectors.registry import list_methods as list_methods
+from ddu.detectors.registry import method_for_head as method_for_head
+from ddu.detectors.registry import network_kinds as network_kinds
+from ddu.detectors.registry import register as register
 from ddu.errors import ArtifactError, InputError, LayerError, NotSupportedError
 from ddu.features import FeatureSource, FeatureTap
 
 __all__ = [
     "DDU",
     "DUQ",
+    "METHODS",
+    "PLAIN",
+    "SMOOTH",
     "SNGP",
     "BaseDetector",
     "Energy",
     "Ensemble",
     "Evidence",
     "Mahalanobis",
+    "Method",
+    "NetworkKind",
     "Softmax",
     "as_pytorch_ood",
+    "find_method",
+    "find_network_kind",
     "from_pytorch_ood",
     "join_members",
+    "list_methods",
     "list_pytorch_ood",
     "load",
     "load_members",
+    "method_for_head",
+    "network_kinds",
+    "register",
 ]
-
-_BY_NAME: dict[str, type[BaseDetector]] = {
-    detector.name: detector for detector in (DDU, Softmax, Energy, Mahalanobis, Ensemble, SNGP, DUQ)
-}
 
 
 def load(
@@ -66,17 +85,17 @@ def load(
         The detector, of the class that was saved.
     """
     content, tensors = load_artifact(folder)
-    name = content["detector"]
-    if not isinstance(name, str) or name not in _BY_NAME:
-        raise ArtifactError(f"{folder} holds a detector {name!r}, and this ddu knows {', '.join(_BY_NAME)}.")
+    name, classes = content["detector"], detector_classes()
+    if not isinstance(name, str) or name not in classes:
+        raise ArtifactError(f"{folder} holds a detector {name!r}, and this ddu knows {', '.join(classes)}.")
     network = model if isinstance(model, nn.Module) else as_members(model)
     if features is not None:
-        if _BY_NAME[name] is not DDU:
+        if classes[name] is not DDU:
             raise InputError(f"{folder} holds a detector {name!r}, which has no features= to replace.")
         FeatureTap(network, features)  # or an error that is not the file's
     replaced = {} if features is None else {"features": features}
     try:
-        return _BY_NAME[name].restore(content, tensors, network, strict=strict, **replaced)
+        return classes[name].restore(content, tensors, network, strict=strict, **replaced)
     except LayerError:  # it takes the caller to find a layer in the model
         raise
     except (InputError, NotSupportedError) as error:

@@ -1,6 +1,7 @@
 """Deep Deterministic Uncertainty around any classifier."""
 
-from collections.abc import Iterable, Sequence
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -10,6 +11,7 @@ from ddu.density import GaussianDensity
 from ddu.detectors._base import BaseDetector, Evidence, labels_of
 from ddu.errors import InputError
 from ddu.features import FeatureBatch, FeatureSource, FeatureTap
+from ddu.names import check_name
 
 
 class DDU(BaseDetector):
@@ -21,8 +23,8 @@ class DDU(BaseDetector):
         model: Any classifier that returns logits.
         features: Where its features are: by default what the last linear layer sees; or a layer's name, a module, or a
             callable that is called like the model.
-        density: The density to fit; by default `GaussianDensity()`. With `background=True` it is the relative density
-            that counts.
+        density: The density to fit, or a mapping of its options; by default `GaussianDensity()`. With `background=True`
+            it is the relative density that counts.
         class_names: Names for the classes, for printing.
 
     Attributes:
@@ -56,13 +58,11 @@ class DDU(BaseDetector):
         model: nn.Module,
         *,
         features: FeatureSource = None,
-        density: GaussianDensity | None = None,
+        density: GaussianDensity | Mapping[str, Any] | None = None,
         class_names: Sequence[str] | None = None,
     ):
-        if density is not None and not isinstance(density, GaussianDensity):
-            raise InputError(f"The 'density' parameter of DDU must be a GaussianDensity. Got {density!r} instead.")
         super().__init__(FeatureTap(model, features), class_names)
-        self.density = GaussianDensity() if density is None else density
+        self.density = _as_density(density)
 
     @property
     def is_fitted(self) -> bool:
@@ -116,3 +116,17 @@ class DDU(BaseDetector):
 
     def _accept(self, density: GaussianDensity) -> None:
         self.density = density.prepare()
+
+
+def _as_density(density: object) -> GaussianDensity:
+    """A density as it is, or one with these options."""
+    if isinstance(density, GaussianDensity):
+        return density
+    if not isinstance(density, Mapping | None):
+        raise InputError(
+            "The 'density' parameter of DDU must be a GaussianDensity, or a mapping of its options such as "
+            f"{{'covariance': 'shared'}}. Got {density!r} instead."
+        )
+    for option in density or {}:
+        check_name(option, inspect.signature(GaussianDensity).parameters, "A density has no option {name!r}")
+    return GaussianDensity(**density or {})

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ddu.evaluation._metrics import describe
+from ddu.results.metrics import describe
 
 _FILE = Path(__file__).with_name("paper_tables.json")
 

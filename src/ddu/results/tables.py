@@ -1,5 +1,6 @@
 """Rows of several seeds as tables: mean and standard error, the best marked, the paper's figure beside each."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -8,25 +9,28 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, TypeVar
 
 from ddu.errors import InputError
-from ddu.evaluation import _table_formats as formats
-from ddu.evaluation._metrics import METRICS, Metric, describe
-from ddu.evaluation._paper import PaperFigure, paper_figure
-from ddu.evaluation._rows import Row, latest
 from ddu.metrics import MeanAndStandardError, mean_and_standard_error
+from ddu.results import table_formats as formats
+from ddu.results.metrics import METRICS, Metric, describe
+from ddu.results.paper import PaperFigure, paper_figure
+from ddu.results.row import Row, latest
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 T = TypeVar("T")
 
+_WIDTH = re.compile(r" x[0-9.]+")  # in the label of a network
+
 
 @dataclass(frozen=True)
 class Line:
-    """Whose values stand in a line of a table."""
+    """Whose values stand in a line of a table: those of all seeds of one run."""
 
     detector: str
     network: str
     members: int = 1
+    run: str = ""
 
     @property
     def deterministic(self) -> bool:
@@ -55,19 +59,25 @@ class Column:
         'AUROC svhn (%) ↑'
         """
         described = self.description
-        severity = None if self.severity is None else f"severity {self.severity}"
         unit, arrow = "(%)" if described.share else None, {"higher": "↑", "lower": "↓", None: None}[described.better]
-        return " ".join(word for word in (described.label, self.ood, severity, unit, arrow) if word)
+        return " ".join(word for word in (self.title, unit, arrow) if word)
+
+    @property
+    def title(self) -> str:
+        """The metric, and the OoD set that it was measured on."""
+        severity = None if self.severity is None else f"severity {self.severity}"
+        return " ".join(word for word in (self.description.label, self.ood, severity) if word)
 
 
 @dataclass(frozen=True)
-class Entry:
+class Cell:
     """One cell of a table.
 
     Attributes:
         value: Mean, standard error and number of the seeds that have a value; None if none has.
         failed: How many seeds failed.
         paper: The paper's figure, where it has one.
+        same_scale: Whether nothing was reduced against the paper, so that its figure is comparable.
         best: Whether it is the best of its column, or cannot be told from it.
         best_deterministic: The same among those that run a single network.
     """
@@ -75,6 +85,7 @@ class Entry:
     value: MeanAndStandardError | None
     failed: int = 0
     paper: PaperFigure | None = None
+    same_scale: bool = True
     best: bool = False
     best_deterministic: bool = False
 
@@ -83,7 +94,7 @@ class Entry:
 class Table:
     """What detectors are worth on one training set; `tabulate` makes it from rows.
 
-    In each column the best entry is bold, and the best one that runs a single network is underlined. Entries share a
+    In each column the best cell is bold, and the best one that runs a single network is underlined. Entries share a
     mark that agree in all digits that are written, or within two standard errors of their difference. One of which a
     seed failed gets none, and neither do times and memory of a single seed, whose noise is unknown.
 
@@ -91,20 +102,26 @@ class Table:
         data: The training data.
         lines: The detectors, those with a single network first.
         columns: What was measured.
-        entries: The cells, (line, column).
+        cells: The cells, (line, column).
         failures: The rows of runs that failed and were not made good.
     """
 
     data: str
     lines: tuple[Line, ...]
     columns: tuple[Column, ...]
-    entries: tuple[tuple[Entry, ...], ...]
+    cells: tuple[tuple[Cell, ...], ...]
     failures: tuple[Row, ...] = ()
+
+    def network_name(self, line: Line) -> str:
+        """The network of a line; with the fingerprint of its run where another line has the same names."""
+        names = [(other.detector, other.network, other.members) for other in self.lines]
+        alone = names.count((line.detector, line.network, line.members)) == 1
+        return line.network if alone else f"{line.network} (run {line.run})"
 
     @property
     def seeds(self) -> int:
-        """How many seeds most entries have."""
-        counts = Counter(entry.value.count for line in self.entries for entry in line if entry.value is not None)
+        """How many seeds most cells have."""
+        counts = Counter(cell.value.count for line in self.cells for cell in line if cell.value is not None)
         return max(counts, key=lambda count: (counts[count], count), default=0)
 
     def to_markdown(self) -> str:
@@ -116,7 +133,7 @@ class Table:
         return formats.to_latex(self)
 
     def to_csv(self) -> str:
-        """Every entry as a line of CSV, with all its digits: shares between 0 and 1, what does not exist empty."""
+        """Every cell as a line of CSV, with all its digits: shares between 0 and 1, what does not exist empty."""
         return formats.to_csv(self)
 
     def to_rich(self) -> "RichTable":
@@ -130,13 +147,13 @@ class Table:
 
     def only(self, columns: slice) -> "Table":
         """The table with some of its columns."""
-        return replace(self, columns=self.columns[columns], entries=tuple(line[columns] for line in self.entries))
+        return replace(self, columns=self.columns[columns], cells=tuple(line[columns] for line in self.cells))
 
 
 def tabulate(rows: Iterable[Row], metrics: Sequence[str] | None = None) -> list[Table]:
     """One table for each training set: detectors down, metrics across, every seed in the mean and its standard error.
 
-    Of rows with the same key the last counts. A run that failed and was not made good later is counted in the entries
+    Of rows with the same key the last counts. A run that failed and was not made good later is counted in the cells
     that miss it, and told of in the notes.
 
     Args:
@@ -157,20 +174,21 @@ def _table(data: str, rows: list[Row], order: Sequence[str]) -> Table:
     columns = sorted(measured, key=lambda column: _place(column, order)) or [Column(metric=None)]
     by_line = {line: [row for row in rows if _line(row) == line] for line in lines}
     by_column = [
-        _marked(lines, column, [_entry(data, line, column, by_line[line]) for line in lines]) for column in columns
+        _marked(lines, column, [_cell(data, line, column, by_line[line]) for line in lines]) for column in columns
     ]
     failures = tuple(row for row in rows if row.status == "failed")
     return Table(data, tuple(lines), tuple(columns), tuple(zip(*by_column, strict=True)), failures)
 
 
-def _entry(data: str, line: Line, column: Column, rows: list[Row]) -> Entry:
+def _cell(data: str, line: Line, column: Column, rows: list[Row]) -> Cell:
     here = [row for row in rows if _concerns(row, column)]
     values = {row.seed: row.value for row in here if row.value is not None}
     failed = {row.seed for row in here if row.status == "failed"} - set(values)
-    paper = None
+    paper, reduced = None, any(row.reductions for row in here)
     if here and column.metric is not None and column.severity is None:
-        paper = paper_figure(line.detector, line.network, data, column.metric, ood=column.ood, members=line.members)
-    return Entry(mean_and_standard_error(values.values()) if values else None, len(failed), paper)
+        network = _WIDTH.sub("", line.network) if reduced else line.network
+        paper = paper_figure(line.detector, network, data, column.metric, ood=column.ood, members=line.members)
+    return Cell(mean_and_standard_error(values.values()) if values else None, len(failed), paper, not reduced)
 
 
 def _concerns(row: Row, column: Column) -> bool:
@@ -183,28 +201,28 @@ def _concerns(row: Row, column: Column) -> bool:
     return row.ood is None or (row.ood, row.severity) == (column.ood, column.severity) or column.metric is None
 
 
-def _marked(lines: list[Line], column: Column, entries: list[Entry]) -> list[Entry]:
+def _marked(lines: list[Line], column: Column, cells: list[Cell]) -> list[Cell]:
     metric = column.description
-    if metric.better is None or len(lines) < 2 or (metric.noisy and not all(map(_has_known_spread, entries))):
-        return entries
-    best = _among_best(entries, metric)
-    single = [entry if line.deterministic else Entry(None) for entry, line in zip(entries, lines, strict=True)]
-    marks = zip(entries, best, _among_best(single, metric), strict=True)
-    return [replace(entry, best=one, best_deterministic=other) for entry, one, other in marks]
+    if metric.better is None or len(lines) < 2 or (metric.noisy and not all(map(_has_known_spread, cells))):
+        return cells
+    best = _among_best(cells, metric)
+    single = [cell if line.deterministic else Cell(None) for cell, line in zip(cells, lines, strict=True)]
+    marks = zip(cells, best, _among_best(single, metric), strict=True)
+    return [replace(cell, best=one, best_deterministic=other) for cell, one, other in marks]
 
 
-def _has_known_spread(entry: Entry) -> bool:
-    return entry.value is None or entry.value.standard_error is not None
+def _has_known_spread(cell: Cell) -> bool:
+    return cell.value is None or cell.value.standard_error is not None
 
 
-def _among_best(entries: list[Entry], metric: Metric) -> list[bool]:
-    """Which entries are the best, or no further from it than two standard errors of the difference."""
+def _among_best(cells: list[Cell], metric: Metric) -> list[bool]:
+    """Which cells are the best, or no further from it than two standard errors of the difference."""
     # As written: what a reader cannot tell apart is equally good
     found = [
-        (float(metric.write(entry.value.mean)), (100 if metric.share else 1) * (entry.value.standard_error or 0.0))
-        if entry.value and not entry.failed
+        (float(metric.write(cell.value.mean)), (100 if metric.share else 1) * (cell.value.standard_error or 0.0))
+        if cell.value and not cell.failed
         else None
-        for entry in entries
+        for cell in cells
     ]
     choose = max if metric.better == "higher" else min
     mean, error = choose((one for one in found if one is not None), key=itemgetter(0), default=(nan, nan))
@@ -212,7 +230,7 @@ def _among_best(entries: list[Entry], metric: Metric) -> list[bool]:
 
 
 def _line(row: Row) -> Line:
-    return Line(row.detector, row.network, row.members)
+    return Line(row.detector, row.network, row.members, row.run)
 
 
 def _place(column: Column, order: Sequence[str]) -> int:

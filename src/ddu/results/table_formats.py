@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from ddu.evaluation._metrics import Metric
 from ddu.extras import require
+from ddu.results.metrics import Metric
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
-    from ddu.evaluation._tables import Entry, Table
+    from ddu.results.tables import Cell, Table
 
 _CSV_COLUMNS = (
-    *("detector", "network", "members", "data", "ood", "severity", "metric"),
+    *("detector", "network", "members", "data", "run", "ood", "severity", "metric"),
     *("mean", "standard_error", "seeds", "failed", "best", "best_deterministic"),
-    *("paper_mean", "paper_standard_error", "paper_table"),
+    *("paper_mean", "paper_standard_error", "paper_table", "paper_scale"),
 )
 _HEADING_WIDTH = 13  # on the terminal
 
@@ -43,16 +43,17 @@ def to_csv(table: "Table") -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_CSV_COLUMNS)
-    for line, entries in zip(table.lines, table.entries, strict=True):
-        for column, entry in zip(table.columns, entries, strict=True):
-            value, paper = entry.value, entry.paper
+    for line, cells in zip(table.lines, table.cells, strict=True):
+        for column, cell in zip(table.columns, cells, strict=True):
+            value, paper = cell.value, cell.paper
             writer.writerow(
                 (
-                    *(line.detector, line.network, line.members, table.data),
+                    *(line.detector, line.network, line.members, table.data, line.run),
                     *(column.ood, column.severity, column.metric),
                     *((value.mean, value.standard_error, value.count) if value else (None, None, 0)),
-                    *(entry.failed, entry.best, entry.best_deterministic),
+                    *(cell.failed, cell.best, cell.best_deterministic),
                     *((paper.mean, paper.standard_error, paper.table) if paper else (None, None, None)),
+                    None if paper is None else "same" if cell.same_scale else "other",
                 )
             )
     return text.getvalue()
@@ -82,22 +83,23 @@ def to_rich(table: "Table") -> "RichTable":
 
 def notes(table: "Table") -> list[str]:
     """What has to be known to read the table, a line each."""
-    entries = [entry for line in table.entries for entry in line]
+    cells = [cell for line in table.cells for cell in line]
     lines = []
-    uneven = any(entry.value is not None and entry.value.count != table.seeds for entry in entries)
+    uneven = any(cell.value is not None and cell.value.count != table.seeds for cell in cells)
     unless = ", where n does not say otherwise" if uneven else ""
     if table.seeds > 1:
         lines.append(f"Mean ± standard error of the mean over {table.seeds} seeds{unless}.")
     elif table.seeds == 1:
         lines.append(f"One seed, so there is no standard error{unless}.")
-    if any(entry.best for entry in entries):
+    if any(cell.best for cell in cells):
         within = ", and what is within two standard errors of the difference" if table.seeds > 1 else ""
         lines.append(f"Bold: the best{within}. Underlined: the same among single networks.")
     if table.seeds == 1 and len(table.lines) > 1 and any(column.description.noisy for column in table.columns):
         lines.append("Times and memory of one seed are not ranked, since their noise is unknown.")
-    if any(entry.paper for entry in entries):
+    if any(cell.paper and cell.same_scale for cell in cells):
         lines.append("In brackets: the paper's figure, mean ± standard error.")
-    return lines + [f"Failed: {row.run}: {' '.join((row.error or '').split())}" for row in table.failures]
+    lines += _papers_other_scale(table)
+    return lines + [f"Failed: {row.subject}: {' '.join((row.error or '').split())}" for row in table.failures]
 
 
 @dataclass(frozen=True)
@@ -112,31 +114,45 @@ def _cells(table: "Table", markup: _Markup) -> tuple[list[str], list[list[str]]]
     """The head and the body of the table, as text in a markup."""
     head = ["detector", "network", *(markup.escape(column.heading) for column in table.columns)]
     body = [
-        [markup.escape(line.detector), markup.escape(line.network)]
+        [markup.escape(line.detector), markup.escape(table.network_name(line))]
         + [
-            _cell(entry, column.description, table.seeds, markup)
-            for entry, column in zip(entries, table.columns, strict=True)
+            _written(cell, column.description, table.seeds, markup)
+            for cell, column in zip(cells, table.columns, strict=True)
         ]
-        for line, entries in zip(table.lines, table.entries, strict=True)
+        for line, cells in zip(table.lines, table.cells, strict=True)
     ]
     return head, body
 
 
-def _cell(entry: "Entry", metric: Metric, usual_seeds: int, markup: _Markup) -> str:
+def _written(cell: "Cell", metric: Metric, usual_seeds: int, markup: _Markup) -> str:
     words = "–"
-    remarks = [f"{entry.failed} failed"] if entry.failed else []
-    if entry.value is not None:
-        words = metric.write(entry.value.mean, entry.value.standard_error)
-        remarks = [f"n = {entry.value.count}"] * (entry.value.count != usual_seeds) + remarks
-    cell = markup.escape(words)
-    if entry.best_deterministic:
-        cell = markup.underline.format(cell)
-    if entry.best:
-        cell = markup.bold.format(cell)
+    remarks = [f"{cell.failed} failed"] if cell.failed else []
+    if cell.value is not None:
+        words = metric.write(cell.value.mean, cell.value.standard_error)
+        remarks = [f"n = {cell.value.count}"] * (cell.value.count != usual_seeds) + remarks
+    text = markup.escape(words)
+    if cell.best_deterministic:
+        text = markup.underline.format(text)
+    if cell.best:
+        text = markup.bold.format(text)
     parts = [f"({', '.join(remarks)})"] if remarks else []
-    if entry.paper is not None:
-        parts.append(f"[{metric.write(entry.paper.mean, entry.paper.standard_error)}]")
-    return markup.gap.join([cell, *map(markup.escape, parts)])
+    if cell.paper is not None and cell.same_scale:
+        parts.append(f"[{metric.write(cell.paper.mean, cell.paper.standard_error)}]")
+    return markup.gap.join([text, *map(markup.escape, parts)])
+
+
+def _papers_other_scale(table: "Table") -> list[str]:
+    """The paper's figures for runs that are reduced here, a line for each detector."""
+    found = []
+    for line, cells in zip(table.lines, table.cells, strict=True):
+        figures = [
+            f"{column.title} {column.description.write(cell.paper.mean, cell.paper.standard_error)}"
+            for column, cell in zip(table.columns, cells, strict=True)
+            if cell.paper is not None and not cell.same_scale
+        ]
+        if figures:
+            found.append(f"The paper's {line.detector} (other scale): {', '.join(figures)}.")
+    return found
 
 
 def _begins_section(table: "Table") -> list[bool]:

@@ -14,26 +14,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from types import NoneType
-from typing import IO, Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints, overload
+from typing import IO, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from ddu.errors import ArtifactError, DDUWarning, InputError
-from ddu.evaluation._rows import Row, RowKey
 from ddu.files import locked
+from ddu.results.row import Row, RowKey
 
-RowT = TypeVar("RowT")
 
-
-class RowFile(Generic[RowT]):
+class RowFile:
     """A file of rows: CSV, or JSON lines if it is called `.jsonl`.
-
-    Rows are `Row`s, or instances of another data class whose fields are words and numbers, each of which may be None.
 
     Appending is safe: rows are flushed to disk before `append` returns, an exception while writing leaves the file as
     it was, and an unfinished line from a process that was killed is cut off with a warning. Processes that share the
     file take turns by a lock on it (Windows and some shared disks have no such lock: append from one process there).
 
     >>> from tempfile import TemporaryDirectory
-    >>> row = Row(detector="ddu", network="lenet", data="mnist", seed=0, metric="accuracy", value=0.99)
+    >>> row = Row(detector="ddu", network="lenet", data="mnist", seed=0, run="12ab", metric="accuracy", value=0.99)
     >>> with TemporaryDirectory() as folder:
     ...     file = RowFile(Path(folder) / "rows.csv")
     ...     file.append([row])
@@ -41,24 +37,18 @@ class RowFile(Generic[RowT]):
     True
     """
 
-    @overload
-    def __init__(self: "RowFile[Row]", path: str | os.PathLike[str]) -> None: ...
-
-    @overload
-    def __init__(self, path: str | os.PathLike[str], row_type: type[RowT]) -> None: ...
-
-    def __init__(self, path: str | os.PathLike[str], row_type: type[Any] = Row) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         if self.path.suffix not in _FORMATS:
             raise InputError(
                 f"Rows are kept in {' and '.join(_FORMATS)} files. Got {self.path.name!r}: give it such a name."
             )
-        self._format = _FORMATS[self.path.suffix](row_type)
+        self._format = _FORMATS[self.path.suffix]
 
     def __repr__(self) -> str:
         return f"RowFile({str(self.path)!r})"
 
-    def append(self, rows: Iterable[RowT]) -> None:
+    def append(self, rows: Iterable[Row]) -> None:
         """Adds rows at the end, all of them or none; only a killed process may leave the first few of them.
 
         A folder that is missing is made.
@@ -77,7 +67,7 @@ class RowFile(Generic[RowT]):
         if torn:
             self._warn_of_torn_line(torn, "it was cut off")
 
-    def read(self) -> list[RowT]:
+    def read(self) -> list[Row]:
         """All rows, in the order they were appended; none if there is no file yet."""
         if not self.path.exists():
             return []
@@ -89,7 +79,7 @@ class RowFile(Generic[RowT]):
         lines = whole.split(b"\n")[first:-1]
         return [self._parse(number, line) for number, line in enumerate(lines, start=first + 1)]
 
-    def done(self: "RowFile[Row]", keys: Iterable[RowKey]) -> set[RowKey]:
+    def done(self, keys: Iterable[RowKey]) -> set[RowKey]:
         """Those of the keys that have a value already. What failed is not done: it is tried again.
 
         Ask for every key that a run gives: a process killed while it appended may have left only the first few.
@@ -110,12 +100,12 @@ class RowFile(Generic[RowT]):
         end = content.rfind(b"\n") + 1
         return content[:end], content[end:]
 
-    def _parse(self, number: int, line: bytes) -> RowT:
+    def _parse(self, number: int, line: bytes) -> Row:
         try:
             return self._format.decode(line.decode())
         except (ValueError, TypeError, csv.Error) as error:
             raise ArtifactError(
-                f"Line {number} of {self.path} is not a row: {error}. Mend it, or start a new file."
+                f"Line {number} of {self.path} is not a row: {error}. Fix the line, or start a new file."
             ) from error
 
     def _warn_of_torn_line(self, torn: bytes, consequence: str) -> None:
@@ -130,62 +120,54 @@ class RowFile(Generic[RowT]):
 class _Format(NamedTuple):
     header: str  # written once, before the first row
     opening: str  # what every file begins with
-    encode: Callable[[Any], str]
-    decode: Callable[[str], Any]
-
-
-def _csv(row_type: type[Any]) -> _Format:
-    types = _column_types(row_type)
-
-    def encode(row: Any) -> str:
-        line = io.StringIO()
-        cells = ["" if value is None else _escape(str(value)) for value in _typed(asdict(row), types).values()]
-        csv.writer(line, lineterminator="").writerow(cells)
-        return line.getvalue()
-
-    def decode(line: str) -> Any:
-        (cells,) = csv.reader([line], strict=True)
-        if len(cells) != len(types):
-            raise ValueError(f"it has {len(cells)} cells, and there are {len(types)} columns")
-        return row_type(
-            **_typed({name: _unescape(cell) or None for name, cell in zip(types, cells, strict=True)}, types)
-        )
-
-    header = ",".join(types) + "\n"
-    return _Format(header, header, encode, decode)
-
-
-def _json_lines(row_type: type[Any]) -> _Format:
-    types = _column_types(row_type)
-
-    def encode(row: Any) -> str:
-        return json.dumps(_typed(asdict(row), types))
-
-    def decode(line: str) -> Any:
-        content = json.loads(line)
-        if not isinstance(content, dict) or set(content) != set(types):
-            raise ValueError(f"it does not have the names {', '.join(types)}")
-        return row_type(**_typed(content, types))
-
-    return _Format("", f'{{"{next(iter(types))}": ', encode, decode)
-
-
-_FORMATS: dict[str, Callable[[type[Any]], _Format]] = {".csv": _csv, ".jsonl": _json_lines}
-
-
-def _column_types(row_type: type[Any]) -> dict[str, type]:
-    return {name: _cell_type(hint) for name, hint in get_type_hints(row_type).items()}
+    encode: Callable[[Row], str]
+    decode: Callable[[str], Row]
 
 
 def _cell_type(hint: Any) -> type:
-    """What a cell is if it is not empty; words to choose from are words."""
+    """The type of a cell that is not empty; a literal is text."""
     if get_origin(hint) is Literal:
         return str
     return next(kind for kind in get_args(hint) or (hint,) if kind is not NoneType)
 
 
-def _typed(content: dict[str, Any], types: dict[str, type]) -> dict[str, Any]:
-    return {name: None if value is None else types[name](value) for name, value in content.items()}
+_TYPES = {name: _cell_type(hint) for name, hint in get_type_hints(Row).items()}
+
+
+def _typed(content: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if value is None else _TYPES[name](value) for name, value in content.items()}
+
+
+def _encode_csv(row: Row) -> str:
+    line = io.StringIO()
+    cells = ["" if value is None else _escape(str(value)) for value in _typed(asdict(row)).values()]
+    csv.writer(line, lineterminator="").writerow(cells)
+    return line.getvalue()
+
+
+def _decode_csv(line: str) -> Row:
+    (cells,) = csv.reader([line], strict=True)
+    if len(cells) != len(_TYPES):
+        raise ValueError(f"it has {len(cells)} cells, and there are {len(_TYPES)} columns")
+    return Row(**_typed({name: _unescape(cell) or None for name, cell in zip(_TYPES, cells, strict=True)}))
+
+
+def _encode_json(row: Row) -> str:
+    return json.dumps(_typed(asdict(row)))
+
+
+def _decode_json(line: str) -> Row:
+    content = json.loads(line)
+    if not isinstance(content, dict) or set(content) != set(_TYPES):
+        raise ValueError(f"it does not have the names {', '.join(_TYPES)}")
+    return Row(**_typed(content))
+
+
+_HEADER = ",".join(_TYPES) + "\n"
+_FORMATS = {
+    ".csv": _Format(_HEADER, _HEADER, _encode_csv, _decode_csv),
+    ".jsonl": _Format("", f'{{"{next(iter(_TYPES))}": ', _encode_json, _decode_json),
+}
 
 
 # A line of the file is a row of the table, so what would break a line is written as \n, \r and \\

@@ -1,0 +1,68 @@
+"""Resume or refuse: work that began with the same settings is resumed, work with other settings is refused.
+
+One command at a time works in a folder. A second one waits, and then finds what the first one finished.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from ddu.errors import ArtifactError, InputError
+from ddu.files import LOCK, check_writable, holds_files, locked
+
+
+def refuse_changes(where: str, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Raises an error that names the first setting that differs, with both values.
+
+    >>> refuse_changes("The run in runs/mnist", {"seed": 0}, {"seed": 1})
+    Traceback (most recent call last):
+    ddu.errors.InputError: The run in runs/mnist has seed=0, and this one has seed=1: use the same, or another folder.
+    """
+    for name, was, now in _differences(there, here):
+        raise InputError(f"{where} has {name}={was}, and this one has {name}={now}: use the same, or another folder.")
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Holds a folder against other commands; where one of them holds it, waits until it is done."""
+    check_writable(folder)
+    with (folder / LOCK).open("a+b") as file, ExitStack() as stack:
+        try:
+            stack.enter_context(locked(file, wait=False))
+        except BlockingIOError:
+            print(f"Another command is working in {folder}. Waiting for it to finish.", file=sys.stderr, flush=True)
+            stack.enter_context(locked(file))
+        yield
+
+
+def read_settings(path: Path, what: str) -> dict[str, Any] | None:
+    """The content of the file that describes the work in its folder; None if there is no work in it yet.
+
+    Args:
+        path: The file, JSON.
+        what: What the folder is for, such as "run".
+    """
+    if path.is_file():
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ArtifactError(f"{path} is damaged ({error}): choose another folder for this {what}.") from error
+        if not isinstance(content, dict):
+            raise ArtifactError(f"{path} does not describe a {what}: choose another folder.")
+        return content
+    if holds_files(path.parent):
+        raise InputError(f"{path.parent} holds files that do not belong to a {what}: choose another folder.")
+    return None
+
+
+def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Name and both values of what differs, in nested mappings too."""
+    for name in {**there, **here}:
+        was, now = there.get(name), here.get(name)
+        if isinstance(was, Mapping) and isinstance(now, Mapping):
+            yield from _differences(was, now)
+        elif was != now:
+            yield name, was, now
