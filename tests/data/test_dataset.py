@@ -131,3 +131,42 @@ def test_groups_go_with_their_samples(dataset, tmp_path, mapped):
     some = dataset.subset([7, 2, 6]).like(DataInfo("grey", (1, 4, 4), ("a", "b", "c"), mean=(0.5,), std=(0.5,)))
     np.testing.assert_array_equal(some.groups, [3, 1, 3])
     np.testing.assert_array_equal(some.subset([1, 0]).groups, [1, 3])
+
+
+# Digests
+
+
+def test_the_digest_changes_with_a_pixel_a_label_a_group_the_order_and_the_dtype(dataset):
+    digest = dataset.digest()
+    assert len(digest) == 64
+    images, labels = dataset.inputs, dataset.labels
+    pixel, label = images.copy(), labels.copy()
+    pixel[13, 2, 1, 0] ^= 1
+    label[7] = (label[7] + 1) % 3
+    changed = [
+        ArrayDataset(pixel, labels, INFO),
+        ArrayDataset(images, label, INFO),
+        ArrayDataset(images, labels, INFO, np.arange(20)),
+        ArrayDataset(images, labels, INFO, np.arange(20) // 2),
+        dataset.subset(np.arange(20)[::-1]),
+        dataset.subset(np.arange(19)),
+        ArrayDataset(images.astype(np.float32), labels, INFO),
+        ArrayDataset(images, labels.astype(np.int32), INFO),
+        ArrayDataset(images.reshape(20, 4, 16, 3), labels, INFO),
+    ]
+    assert len({digest, *(other.digest() for other in changed)}) == 1 + len(changed)
+
+
+def test_the_digest_is_that_of_the_content_wherever_it_lies(dataset, tmp_path, monkeypatch):
+    mapped, rows = as_memmap(dataset, tmp_path), np.array([15, 2, 7, 4])
+    assert mapped.digest() == dataset.digest()
+    assert dataset.subset(np.arange(20)).digest() == dataset.digest()
+    assert dataset.like(DataInfo("grey", (1, 4, 4), (), (0.5,), (0.5,))).digest() == dataset.digest()
+    assert mapped.subset(rows).digest() == dataset.subset(rows).digest() != dataset.digest()
+    whole = dataset.digest()
+    monkeypatch.setattr("ddu.data.dataset._CHUNK", 1000)  # five samples at a time
+    assert mapped.digest() == dataset.digest() == whole
+
+
+def test_an_empty_set_has_a_digest(dataset):
+    assert dataset.subset(np.arange(0)).digest() != dataset.digest()

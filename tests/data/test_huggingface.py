@@ -86,3 +86,10 @@ def test_a_column_may_say_which_samples_belong_together():
     assert from_huggingface(source).groups is None
     with pytest.raises(InputError, match=r"^There is no column 'owner', only 'image', 'label', 'patient'\.$"):
         from_huggingface(source, group="owner")
+
+
+def test_the_digest_is_that_of_the_data_set_and_the_rows():
+    dataset = from_huggingface(pets())
+    assert dataset.digest() == from_huggingface(pets()).digest() == dataset.subset([0, 1, 2, 3]).digest()
+    others = [dataset.subset([0, 1]), dataset.subset([1, 0]), from_huggingface(pets(label=[0, 2, 1, 1]))]
+    assert len({dataset.digest(), *(other.digest() for other in others)}) == 4

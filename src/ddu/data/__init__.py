@@ -1,10 +1,5 @@
 """Data by name, and what comes with the library's dependencies: digits, ambiguous digits, and what is neither."""
 
-from ddu.data._dataset import ArrayDataset as ArrayDataset
-from ddu.data._dataset import Batch as Batch
-from ddu.data._dataset import DataInfo as DataInfo
-from ddu.data._dataset import collated as collated
-from ddu.data._dataset import loader as loader
 from ddu.data._digits import DigitsDemoData as DigitsDemoData
 from ddu.data._digits import LabelledImages as LabelledImages
 from ddu.data._digits import ambiguous_digits as ambiguous_digits
@@ -26,6 +21,12 @@ from ddu.data._splits import load_splits as load_splits
 from ddu.data._splits import save_splits as save_splits
 from ddu.data._splits import split as split
 from ddu.data._splits import stratified_split as stratified_split
+from ddu.data.dataset import ArrayDataset as ArrayDataset
+from ddu.data.dataset import Batch as Batch
+from ddu.data.dataset import DataInfo as DataInfo
+from ddu.data.dataset import collated as collated
+from ddu.data.dataset import loader as loader
+from ddu.data.preprocessing import Preprocessing as Preprocessing
 from ddu.data.sources.folder import FolderDataset as FolderDataset
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "FolderDataset",
     "HuggingFaceDataset",
     "LabelledImages",
+    "Preprocessing",
     "ambiguous_digits",
     "collated",
     "data_root",

@@ -1,13 +1,13 @@
 """A Hugging Face data set as one of ours."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from ddu.data._dataset import ArrayDataset, DataInfo
-from ddu.data._pixels import decoded
-from ddu.data.sources._constants import usual_scale
+from ddu.data.dataset import ArrayDataset, DataInfo, Rows
+from ddu.data.preprocessing import default_scale
 from ddu.data.sources.folder import common_shape
 from ddu.errors import InputError, LabelError
 from ddu.extras import require
@@ -16,8 +16,18 @@ from ddu.extras import require
 class HuggingFaceDataset(ArrayDataset):
     """Images of a Hugging Face data set, decoded as they are asked for; `from_huggingface` makes one."""
 
-    def _pixels(self, rows: np.ndarray) -> np.ndarray:
-        return np.stack([decoded(image, self.info.shape) for image in self.inputs[rows]])
+    def _read(self, rows: np.ndarray) -> Tensor:
+        return self.info.preprocessing(self.inputs[rows])
+
+    def _input_bytes(self) -> Iterator[bytes]:
+        """The data set's own fingerprint, and which of its rows these are."""
+        column, rows = (
+            (self.inputs.source, self.inputs.rows)
+            if isinstance(self.inputs, Rows)
+            else (self.inputs, np.arange(len(self)))
+        )
+        yield f"{column.name}|{column.dataset._fingerprint}|".encode()
+        yield rows.astype(np.int64).tobytes()
 
 
 def from_huggingface(
@@ -51,7 +61,7 @@ def from_huggingface(
             raise LabelError(f"{np.sum(labels < 0):,} of the {len(labels):,} labels are -1, so this split has none.")
     images = _Column(dataset, image)
     shape = common_shape(images[np.unique(labels, return_index=True)[1]])
-    info = DataInfo(dataset.info.dataset_name or "huggingface", shape, tuple(names), **usual_scale(shape))
+    info = DataInfo(dataset.info.dataset_name or "huggingface", shape, tuple(names), **default_scale(shape))
     groups = None if group is None else np.unique(np.asarray(dataset[group][:]), return_inverse=True)[1]
     return HuggingFaceDataset(images, labels.astype(np.int64), info, groups)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from ddu.data._dataset import ArrayDataset, DataInfo
+from ddu.data.dataset import ArrayDataset, DataInfo
 
 Read = TypeVar("Read", bound=Callable[[str, Path], ArrayDataset])
 Open = TypeVar("Open", bound=Callable[[str], "Source"])

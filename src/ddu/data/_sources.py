@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 import ddu.data.sources  # noqa: F401  (registers them)
-from ddu.data._dataset import ArrayDataset, DataInfo
 from ddu.data._registry import PREFIXES, SOURCES, Source
+from ddu.data.dataset import ArrayDataset, DataInfo
 from ddu.data.sources.folder import listed
 from ddu.data.sources.npz import npz_source
 from ddu.errors import DataError, DataWarning, InputError

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from ddu.data._arrays import save_arrays
-from ddu.data._dataset import ArrayDataset
+from ddu.data.dataset import ArrayDataset
 from ddu.errors import DataError, InputError
 from ddu.files import whole_file
 

@@ -354,3 +354,20 @@ def test_sixteen_bits_are_scaled_to_eight(tmp_path, end, dtype):
     assert dataset.info.shape == (1, 8, 8)
     shown = dataset[0][0][0].numpy() * dataset.info.std[0] + dataset.info.mean[0]
     np.testing.assert_allclose(shown, pixels / 65_535, atol=0.5 / 255 + 1e-6)
+
+
+def test_the_digest_is_that_of_names_sizes_and_labels(tmp_path, write_images):
+    for name in ("here", "there"):
+        write_images(tmp_path / name / "cat", 3)
+        write_images(tmp_path / name / "dog", 2)
+    here, again, there = (load(f"folder:{tmp_path / name}") for name in ("here", "here", "there"))
+    digest = here.digest()
+    assert digest == again.digest() == there.digest()
+    assert here.subset([0, 3]).digest() == there.subset([0, 3]).digest() != digest
+    assert here.subset([3, 0]).digest() != here.subset([0, 3]).digest()
+    here.labels[0] = 1
+    assert here.digest() != digest
+    write_images(tmp_path / "there" / "dog", 1, size=(7, 60))
+    assert there.digest() != digest
+    (tmp_path / "here" / "cat" / "image_0.png").rename(tmp_path / "here" / "cat" / "image.png")
+    assert load(f"folder:{tmp_path / 'here'}").digest() != digest

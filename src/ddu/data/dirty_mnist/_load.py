@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddu.data._dataset import ArrayDataset
+from ddu.data.dataset import ArrayDataset
 from ddu.data.dirty_mnist._artifact import read_arrays, read_manifest
 from ddu.data.dirty_mnist._randomness import numbers
 from ddu.data.dirty_mnist._vae import STD

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ddu._version import __version__
-from ddu.data._dataset import ArrayDataset
+from ddu.data.dataset import ArrayDataset
 from ddu.data.dirty_mnist._artifact import (
     FORMAT,
     FORMAT_VERSION,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ddu.data._dataset import ArrayDataset
+from ddu.data.dataset import ArrayDataset
 from ddu.data.dirty_mnist._artifact import read_arrays, read_manifest
 from ddu.data.dirty_mnist._load import NOISE, SoftLabelled, load_dirty, with_noise
 from ddu.data.dirty_mnist._make import Progress, load_vae, pixel_rows

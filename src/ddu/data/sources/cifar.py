@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from ddu.data._dataset import ArrayDataset, DataInfo
 from ddu.data._files import Download, download, verify
 from ddu.data._registry import register
-from ddu.data.sources._constants import CIFAR
+from ddu.data.dataset import ArrayDataset, DataInfo
+from ddu.data.preprocessing import Scale
 from ddu.errors import DataError
 from ddu.extras import require
+
+SCALE = Scale(mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))
+"""The normalisation of CIFAR-10, which all sets of 32 x 32 pixels use."""
 
 _OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _HUNDRED = (
@@ -27,8 +30,8 @@ _HUNDRED = (
     *("willow_tree", "wolf", "woman", "worm"),
 )
 
-CIFAR10 = DataInfo("cifar10", (3, 32, 32), _OBJECTS, **CIFAR)
-_CIFAR100 = DataInfo("cifar100", (3, 32, 32), _HUNDRED, **CIFAR)
+CIFAR10 = DataInfo("cifar10", (3, 32, 32), _OBJECTS, **SCALE)
+_CIFAR100 = DataInfo("cifar100", (3, 32, 32), _HUNDRED, **SCALE)
 
 
 class ArrayUnpickler(pickle.Unpickler):

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from ddu.data._dataset import ArrayDataset, DataInfo
 from ddu.data._registry import register
-from ddu.data.sources._constants import DIGITS, MNIST
+from ddu.data.dataset import ArrayDataset, DataInfo
+from ddu.data.sources.mnist import DIGITS, SCALE
 
-_AMBIGUOUS_MNIST = DataInfo("ambiguous_mnist", (1, 28, 28), DIGITS, **MNIST)
-_DIRTY_MNIST = DataInfo("dirty_mnist", (1, 28, 28), DIGITS, **MNIST)
+_AMBIGUOUS_MNIST = DataInfo("ambiguous_mnist", (1, 28, 28), DIGITS, **SCALE)
+_DIRTY_MNIST = DataInfo("dirty_mnist", (1, 28, 28), DIGITS, **SCALE)
 _FOLDER = "dirty_mnist"
 _FILES = {split: (f"{_FOLDER}/manifest.json", f"{_FOLDER}/ambiguous_{split}.npz") for split in ("train", "test")}
 _REMEDY = "Make it with `ddu data make dirty-mnist`."

@@ -3,19 +3,17 @@
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from torch import Tensor
 
-from ddu.data._dataset import ArrayDataset, DataInfo
-from ddu.data._pixels import decoded, header, plain
 from ddu.data._registry import Source, register_prefix
-from ddu.data.sources._constants import usual_scale
+from ddu.data.dataset import ArrayDataset, DataInfo
+from ddu.data.preprocessing import default_scale, header, open_image, plain
 from ddu.errors import DataError, DataWarning
-from ddu.extras import require
 from ddu.progress import track
 
 if TYPE_CHECKING:
@@ -40,48 +38,25 @@ class FolderDataset(ArrayDataset):
         files: Their names.
         labels: Integers, (sample,).
         info: Names the classes and holds size, mean and deviation.
-        kept: The share of an image's shorter side that is not cut off.
         groups: As for an `ArrayDataset`.
     """
 
-    def __init__(
-        self,
-        files: Sequence[str],
-        labels: np.ndarray,
-        info: DataInfo,
-        *,
-        kept: float = 1.0,
-        groups: np.ndarray | None = None,
-    ):
+    def __init__(self, files: Sequence[str], labels: np.ndarray, info: DataInfo, groups: np.ndarray | None = None):
         super().__init__(np.array(files, dtype=object), labels, info, groups)
-        self.kept = kept
 
     def unreadable(self) -> dict[int, str]:
         """The samples that cannot be read, and why; a file that has not changed is not looked at again."""
         found = {row: _problem(str(file)) for row, file in enumerate(track(self.inputs, "Checking images"))}
         return {row: problem for row, problem in found.items() if problem is not None}
 
-    def _pixels(self, rows: np.ndarray) -> np.ndarray:
-        return np.stack([_read_image(file, self.info.shape, self.kept) for file in self.inputs[rows]])
+    def _read(self, rows: np.ndarray) -> Tensor:
+        return self.info.preprocessing(list(self.inputs[rows]))
 
-
-def _read_image(file: str, shape: tuple[int, ...], kept: float) -> np.ndarray:
-    with _opened(file) as image:
-        return decoded(image, shape, kept)
-
-
-@contextmanager
-def _opened(file: str) -> Iterator["Image.Image"]:
-    """An image, or an error that says which one it is."""
-    pillow = require("PIL.Image", extra="data", purpose="Reading images")
-    try:
-        with pillow.open(file) as image:
-            yield image
-    except MemoryError:
-        raise
-    # What a damaged file raises depends on its format, and on where the damage is
-    except Exception as error:
-        raise DataError(f"{file} cannot be read as an image: {error}.") from error
+    def _input_bytes(self) -> Iterator[bytes]:
+        """Names, relative to the folder that they have in common, and sizes: no image is read."""
+        folder = os.path.commonpath([os.path.dirname(file) for file in self.inputs]) if len(self) else ""
+        for file in self.inputs:
+            yield f"{os.path.relpath(file, folder)}|{os.path.getsize(file)}|".encode()
 
 
 def _problem(file: str) -> str | None:
@@ -97,7 +72,7 @@ def _problem(file: str) -> str | None:
 def _problem_of_version(file: str, size: int, modified: int) -> str | None:
     try:
         if not _is_surely_whole(file):
-            with _opened(file) as image:
+            with open_image(file) as image:
                 plain(image)
     except DataError as error:
         return str(error)
@@ -106,7 +81,7 @@ def _problem_of_version(file: str, size: int, modified: int) -> str | None:
 
 def _is_surely_whole(file: str) -> bool:
     """Whether a file is whole by the checksums of PNG or the end of JPEG; if not, only decoding can tell."""
-    with _opened(file) as image:
+    with open_image(file) as image:
         if image.format == "JPEG":
             with open(file, "rb") as content:
                 content.seek(-len(_END_OF_JPEG), os.SEEK_END)
@@ -179,7 +154,7 @@ def open_folder(path: str) -> Source:
         return list_images(found)
 
     shape = common_shape(_examples(*contents(first)))
-    info = DataInfo(f"folder:{path}", shape, classes, **usual_scale(shape))
+    info = DataInfo(f"folder:{path}", shape, classes, **default_scale(shape))
 
     def read(split: str, root: Path) -> ArrayDataset:
         return FolderDataset(*contents(split), info)
@@ -215,7 +190,7 @@ def _examples(files: Sequence[str], labels: np.ndarray) -> Iterator["Image.Image
     for start, end in zip(starts, [*starts[1:], len(files)], strict=True):
         for file in files[start:end]:
             try:
-                with _opened(file) as image:
+                with open_image(file) as image:
                     yield image
                 break
             except DataError:  # loading the set lists it

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ddu.data._dataset import ArrayDataset, DataInfo
 from ddu.data._digits import digits as all_digits
 from ddu.data._registry import register
-from ddu.data.sources._constants import DIGITS
+from ddu.data.dataset import ArrayDataset, DataInfo
+from ddu.data.sources.mnist import DIGITS
 from ddu.extras import require
 
 GAUSSIAN_MEANS = np.array([[0.0, 5.0], [-4.33, -2.5], [4.33, -2.5]])  # a triangle about the origin

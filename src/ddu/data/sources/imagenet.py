@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ddu.data._dataset import ArrayDataset, DataInfo
 from ddu.data._files import Download, download, unpack, verify
 from ddu.data._registry import register
-from ddu.data.sources._constants import IMAGENET
+from ddu.data.dataset import ArrayDataset, DataInfo
+from ddu.data.preprocessing import IMAGENET_SCALE
 from ddu.data.sources.folder import FolderDataset, class_folders, list_images
 from ddu.errors import DataError
 from ddu.extras import require
@@ -17,8 +17,8 @@ from ddu.progress import track
 CLASSES = 1000
 KEPT = 224 / 256  # of the shorter side: what ImageNet's networks are judged on
 
-_IMAGENET = DataInfo("imagenet", (3, 224, 224), (), **IMAGENET)
-_IMAGENET_O = DataInfo("imagenet_o", (3, 224, 224), (), **IMAGENET)
+_IMAGENET = DataInfo("imagenet", (3, 224, 224), (), **IMAGENET_SCALE, kept=KEPT)
+_IMAGENET_O = DataInfo("imagenet_o", (3, 224, 224), (), **IMAGENET_SCALE, kept=KEPT)
 _FOLDERS = {"train": "train", "test": "val"}
 _REMEDY = (
     "ImageNet is given out at image-net.org to people with an account: put ILSVRC2012_devkit_t12.tar.gz, "
@@ -84,7 +84,7 @@ def imagenet(split: str, root: Path) -> ArrayDataset:
     folders = class_folders(folder)
     if len(folders) != CLASSES:
         raise DataError(f"{folder} has {len(folders):,} class folders, and ImageNet has {CLASSES:,}.")
-    return FolderDataset(*list_images(folders), replace(_IMAGENET, classes=tuple(names)), kept=KEPT)
+    return FolderDataset(*list_images(folders), replace(_IMAGENET, classes=tuple(names)))
 
 
 @register(
@@ -95,4 +95,4 @@ def imagenet(split: str, root: Path) -> ArrayDataset:
 def imagenet_o(split: str, root: Path) -> ArrayDataset:
     """Photographs of things that are not among ImageNet's, by the class that they are mistaken for."""
     folders = class_folders(root / "imagenet-o")
-    return FolderDataset(*list_images(folders), replace(_IMAGENET_O, classes=tuple(folders)), kept=KEPT)
+    return FolderDataset(*list_images(folders), replace(_IMAGENET_O, classes=tuple(folders)))

@@ -8,30 +8,23 @@ from pathlib import Path
 
 import numpy as np
 
-from ddu.data._dataset import ArrayDataset, DataInfo
 from ddu.data._files import Download, download, verify
 from ddu.data._registry import register
-from ddu.data.sources._constants import DIGITS, MNIST
+from ddu.data.dataset import ArrayDataset, DataInfo
+from ddu.data.preprocessing import Scale
 from ddu.errors import DataError
 from ddu.extras import require
 
-_CLOTHES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+DIGITS = tuple("0123456789")
+SCALE = Scale(mean=(0.1307,), std=(0.3081,))
+"""The normalisation of MNIST, which all sets in its format use."""
+
+_CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 _SYLLABLES = ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
 
-_MNIST = DataInfo("mnist", (1, 28, 28), DIGITS, **MNIST)
-_FASHION_MNIST = DataInfo("fashion_mnist", (1, 28, 28), _CLOTHES, **MNIST)
-_KMNIST = DataInfo("kmnist", (1, 28, 28), _SYLLABLES, **MNIST)
+_MNIST = DataInfo("mnist", (1, 28, 28), DIGITS, **SCALE)
+_FASHION_MNIST = DataInfo("fashion_mnist", (1, 28, 28), _CLOTHES, **SCALE)
+_KMNIST = DataInfo("kmnist", (1, 28, 28), _SYLLABLES, **SCALE)
 
 _BYTES = b"\0\0\x08"  # how an IDX file of unsigned bytes begins; the number of its axes is next
 

@@ -11,9 +11,9 @@ from typing import BinaryIO, Literal
 
 import numpy as np
 
-from ddu.data._dataset import ArrayDataset, DataInfo
 from ddu.data._registry import Source, register_prefix
-from ddu.data.sources._constants import Scale, usual_scale
+from ddu.data.dataset import ArrayDataset, DataInfo
+from ddu.data.preprocessing import Scale, default_scale
 from ddu.errors import DataError, InputError, LabelError
 
 LARGE = 2**24  # bytes from which an array that is stored uncompressed is memory-mapped
@@ -125,7 +125,7 @@ def npz_source(path: Path, known: DataInfo, summary: str = "") -> Source:
         highest = max(int(array(f"y{end}").max(initial=0)) for end in suffixes.values())
         classes = tuple(map(str, range(highest + 1)))
     fits = len(shape) == 3 and len(known.mean) == shape[0]
-    scale = Scale(mean=known.mean, std=known.std) if fits else usual_scale(shape)
+    scale = Scale(mean=known.mean, std=known.std) if fits else default_scale(shape)
     info = DataInfo(known.name, shape, classes, **scale)
     files = dict.fromkeys(suffixes, (str(path.absolute()),))
     remedy = "The test split is x_test and y_test, the training split x_train and y_train, or x and y."

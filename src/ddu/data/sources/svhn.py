@@ -4,14 +4,15 @@ from pathlib import Path
 
 import numpy as np
 
-from ddu.data._dataset import ArrayDataset, DataInfo
 from ddu.data._files import Download, download, verify
 from ddu.data._registry import register
-from ddu.data.sources._constants import CIFAR, DIGITS
+from ddu.data.dataset import ArrayDataset, DataInfo
+from ddu.data.sources.cifar import SCALE
+from ddu.data.sources.mnist import DIGITS
 from ddu.errors import DataError
 from ddu.extras import require
 
-_SVHN = DataInfo("svhn", (3, 32, 32), DIGITS, **CIFAR)
+_SVHN = DataInfo("svhn", (3, 32, 32), DIGITS, **SCALE)
 
 
 def read_mat(path: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ddu.data._dataset import ArrayDataset, DataInfo
 from ddu.data._files import Download, download
 from ddu.data._registry import register
-from ddu.data.sources._constants import IMAGENET
+from ddu.data.dataset import ArrayDataset, DataInfo
+from ddu.data.preprocessing import IMAGENET_SCALE
 from ddu.data.sources.folder import FolderDataset, list_images
 from ddu.errors import DataError
 
-_TINY_IMAGENET = DataInfo("tiny_imagenet", (3, 64, 64), (), **IMAGENET)
+_TINY_IMAGENET = DataInfo("tiny_imagenet", (3, 64, 64), (), **IMAGENET_SCALE)
 _FOLDER = "tiny-imagenet-200"
 _NAMES = (f"{_FOLDER}/wnids.txt", f"{_FOLDER}/words.txt")
 _ARCHIVE = Download(("http://cs231n.stanford.edu/tiny-imagenet-200.zip",), md5="90528d7ca1a48142e341f4ef8d21d0de")

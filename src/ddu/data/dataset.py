@@ -1,7 +1,8 @@
 """Labelled inputs that are read as normalised tensors, a batch at a time."""
 
 import copy
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
@@ -10,10 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from ddu.data._pixels import fitted, normalised
+from ddu.data.preprocessing import Preprocessing
 from ddu.errors import InputError
 
 Batch = tuple[Tensor, Tensor]
+
+_CHUNK = 2**24  # bytes of a large array that are read at a time
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class DataInfo:
         classes: The names of the classes, in the order of the labels.
         mean: Of each channel, with images in [0, 1]; empty for inputs that are taken as they are.
         std: The standard deviation of each channel, likewise.
+        kept: The share of an image's shorter side that is not cut off.
     """
 
     name: str
@@ -33,6 +37,12 @@ class DataInfo:
     classes: tuple[str, ...]
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    kept: float = 1.0
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How a raw input becomes what a network that was trained on this set wants to see."""
+        return Preprocessing(self.shape, self.mean, self.std, self.kept)
 
     @property
     def num_classes(self) -> int:
@@ -94,10 +104,7 @@ class ArrayDataset(Dataset[Batch]):
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         rows = np.asarray(indices)
-        labels = torch.from_numpy(self.labels[rows]).long()
-        if not self.info.is_image:
-            return torch.from_numpy(self.inputs[rows]).float(), labels
-        return normalised(self._pixels(rows), self.info.mean, self.info.std), labels
+        return self._read(rows), torch.from_numpy(self.labels[rows]).long()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.info.name}, {len(self):,} of {self.info.shape})"
@@ -117,7 +124,7 @@ class ArrayDataset(Dataset[Batch]):
         return {}
 
     def like(self, info: DataInfo) -> Self:
-        """The same inputs with the size, the channels and the normalisation of another set.
+        """The same inputs with the preprocessing of another set: its size, its channels and its normalisation.
 
         This is how a network that was trained on the other set has to be shown this one.
         """
@@ -125,16 +132,42 @@ class ArrayDataset(Dataset[Batch]):
             raise InputError(
                 f"Inputs of {self.info.name}, {self.info.shape}, cannot be shown as {info.name}, {info.shape}."
             )
-        return self._with(info=replace(self.info, shape=info.shape, mean=info.mean, std=info.std))
+        return self._with(
+            info=replace(self.info, shape=info.shape, mean=info.mean, std=info.std, kept=info.kept),
+        )
 
-    def _pixels(self, rows: np.ndarray) -> np.ndarray:
-        """Images (sample, height, width, channel) of the shape that `info` says."""
-        return fitted(self.inputs[rows], self.info.shape)
+    def digest(self) -> str:
+        """SHA-256 of the samples, their labels and their groups, in order; as a set is stored, not as it is shown.
+
+        For arrays it is that of dtype, shape and bytes. A subset has the digest of its own rows.
+        """
+        content = hashlib.sha256()
+        for piece in self._input_bytes():
+            content.update(piece)
+        for array in (self.labels, self.groups):
+            content.update(b"none" if array is None else _header(array.dtype, array.shape) + array.tobytes())
+        return content.hexdigest()
+
+    def _read(self, rows: np.ndarray) -> Tensor:
+        """Inputs as a network wants them."""
+        return self.info.preprocessing.of_arrays(self.inputs[rows])
+
+    def _input_bytes(self) -> Iterator[bytes]:
+        """What the digest of the inputs is made of; never all of a large array at once."""
+        first = self.inputs[np.arange(min(len(self), 1))]
+        yield _header(first.dtype, (len(self), *first.shape[1:]))
+        step = max(1, _CHUNK // max(1, first.nbytes))
+        for start in range(0, len(self), step):
+            yield self.inputs[np.arange(start, min(start + step, len(self)))].tobytes()
 
     def _with(self, **changes: Any) -> Self:
         other = copy.copy(self)
         other.__dict__.update(changes)
         return other
+
+
+def _header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    return f"{dtype.str}|{shape}|".encode()
 
 
 class Rows:
