@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from ddu._version import __version__
 from ddu.errors import ArtifactError, InputError
 from ddu.features import unwrapped
-from ddu.files import versions, write_bytes
+from ddu.files import write_bytes
 from ddu.names import check_entries
+from ddu.provenance import versions
 
 FORMAT = "ddu-detector"
 FORMAT_VERSION = 1

@@ -4,9 +4,10 @@ One command at a time works in a folder. A second one waits, and then finds what
 """
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,36 @@ def refuse_changes(where: str, there: Mapping[str, Any], here: Mapping[str, Any]
 
 @contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Holds a folder against other commands; where one of them holds it, waits until it is done."""
+    """Holds a folder against other commands; where one of them holds it, waits until it is done.
+
+    The folder is made if it is missing, and removed again if nothing was written to it.
+    """
     check_writable(folder)
-    with (folder / LOCK).open("a+b") as file, ExitStack() as stack:
+    with _held(folder):
         try:
-            stack.enter_context(locked(file, wait=False))
-        except BlockingIOError:
-            print(f"Another command is working in {folder}. Waiting for it to finish.", file=sys.stderr, flush=True)
-            stack.enter_context(locked(file))
+            yield
+        finally:
+            if not holds_files(folder):
+                (folder / LOCK).unlink()
+                with suppress(OSError):
+                    folder.rmdir()
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Holds the lock of a folder."""
+    with ExitStack() as stack:
+        while True:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context((folder / LOCK).open("a+b"))
+            try:
+                stack.enter_context(locked(file, wait=False))
+            except BlockingIOError:
+                print(f"Another command is working in {folder}. Waiting for it to finish.", file=sys.stderr, flush=True)
+                stack.enter_context(locked(file))
+            # The one before may have removed the file while this one waited for it
+            if (folder / LOCK).exists() and os.path.samestat(os.fstat(file.fileno()), (folder / LOCK).stat()):
+                break
         yield
 
 

@@ -102,11 +102,9 @@ class RunSpec:
         if paper is None:
             return None
         width = {**self.recipe.model, **self.options}.get("width", 1.0)
-        pairs = [
-            ("samples", paper.samples, samples),
-            ("width", 1, width),
-            ("epochs", RECIPES[paper.recipe].epochs, self.recipe.epochs),
-        ]
+        published = self.recipe in [recipe for name, recipe in RECIPES.items() if name != "quick"]
+        epochs = self.recipe.epochs if published else RECIPES[paper.recipe].epochs
+        pairs = [("samples", paper.samples, samples), ("width", 1, width), ("epochs", epochs, self.recipe.epochs)]
         return "; ".join(f"{name} {was:,} -> {now:,}" for name, was, now in pairs if now < was) or None
 
 

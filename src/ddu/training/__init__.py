@@ -1,7 +1,6 @@
 """Training: recipes with the paper's numbers, and a loop on Lightning that can be interrupted."""
 
 from ddu.training._fit import Training as Training
-from ddu.training._fit import check_writable as check_writable
 from ddu.training._fit import fit as fit
 from ddu.training._fit import is_main_process as is_main_process
 from ddu.training._recipes import RECIPES as RECIPES
@@ -20,7 +19,6 @@ __all__ = [
     "Objective",
     "Recipe",
     "Training",
-    "check_writable",
     "find_recipe",
     "fit",
     "is_main_process",

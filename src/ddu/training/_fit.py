@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from ddu.data import ArrayDataset, collated
 from ddu.errors import InputError, TrainingError
 from ddu.extras import require
+from ddu.files import check_writable
 from ddu.training._recipes import Recipe, find_recipe
 from ddu.training.objectives import Objective, objective_for
 
@@ -146,18 +147,6 @@ def _folder(output: str | os.PathLike[str] | None) -> Iterator[Path]:
 def is_main_process() -> bool:
     """Whether this is the process that writes, out of those that train together."""
     return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0))) == 0
-
-
-def check_writable(folder: Path) -> None:
-    """Makes a folder, or says why it cannot be written to."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except (FileExistsError, NotADirectoryError) as error:
-        raise InputError(f"{folder} is a file, or inside one, and a run is written to a folder.") from error
-    except OSError as error:
-        raise InputError(f"Cannot write to {folder}: {error.strerror}.") from error
 
 
 @contextmanager
