@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ddu.active import METHODS, Candidates, CurvePoint, draw_sets, find_protocol, make_learner
-from ddu.evaluation import RowFile
+from ddu.results import RowFile
 from ddu.metrics import auroc, mean_and_standard_error
 
 ROWS = Path(__file__).parents[1] / "results/active_dirty_mnist.csv"

@@ -16,7 +16,7 @@ from ddu.active import (
     summarise_curves,
 )
 from ddu.errors import InputError
-from ddu.evaluation import RowFile
+from ddu.results import RowFile
 
 TINY = {"epochs": 2, "samples_per_epoch": 64}
 

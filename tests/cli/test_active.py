@@ -14,7 +14,7 @@ import pytest
 
 from ddu.active import CurvePoint
 from ddu.cli import main
-from ddu.evaluation import RowFile
+from ddu.results import RowFile
 
 RUN = "import sys; sys.argv[0] = 'ddu'; from ddu.cli import main; main()"
 TINY = ("--set", "epochs=2", "samples_per_epoch=64", "--until", "60")

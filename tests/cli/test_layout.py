@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from ddu.cli._layout import print_results
-from ddu.evaluation import Row, tabulate
+from ddu.results import Row, tabulate
 
 SETS = ("svhn", "cifar100", "tiny_imagenet", "lsun")
 

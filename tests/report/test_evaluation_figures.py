@@ -10,7 +10,7 @@ from sklearn.metrics import auc
 from torch import Tensor
 
 from ddu.errors import InputError
-from ddu.evaluation import Row
+from ddu.results import Row
 from ddu.metrics import auroc, risk_coverage
 from ddu.report import (
     corruption_figure,

@@ -9,7 +9,7 @@ import numpy as np
 from ddu.active._learner import ActiveLearner, Record
 from ddu.active._protocols import Method, Protocol, Sets, draw_sets, find_method, make_learner
 from ddu.errors import InputError
-from ddu.evaluation import RowFile, versions
+from ddu.results import RowFile, versions
 from ddu.metrics import MeanAndStandardError, mean_and_standard_error
 
 LEVELS = (0.8, 0.9, 0.95)

@@ -1,6 +1,6 @@
 """How commands show progress and tables."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -10,14 +10,14 @@ from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 from rich.table import Column, Table
 
-from ddu.comparison import summarise, write_report
-from ddu.evaluation import Row
-from ddu.evaluation import Table as ResultTable
+from ddu.experiments import summarise
+from ddu.results import Row
+from ddu.results import Table as ResultTable
 
 
 @contextmanager
 def stage_bars(*, min_width: int) -> Iterator[Callable[[str, float, str], None]]:
-    """Draws a bar a stage on standard error; nothing before there is something to show.
+    """Draws a bar per stage on standard error; nothing before there is something to show.
 
     Args:
         min_width: Room for the stages' names.
@@ -65,26 +65,30 @@ def print_results(console: Console, table: ResultTable) -> None:
         console.print(note, style="dim", markup=False, highlight=False)
 
 
-def print_report(console: Console, rows: Sequence[Row], file: Path, others: Iterable[str]) -> None:
-    """Prints what was measured, writes tables and figures of it beside the rows, and says what is there.
+def print_report(console: Console, rows: Sequence[Row], file: Path, written: Sequence[Path]) -> None:
+    """Prints what detectors were measured to be, and says where rows, tables and figures are.
 
     Args:
         console: Where to print.
         rows: What was measured.
         file: The file that has the rows.
-        others: What else may be in its folder.
+        written: The tables and figures that were written.
     """
     for table in summarise(rows):
         print_results(console, table)
-    written = write_report(file, rows)
     folder = written[0].parent
-    names = [path.relative_to(folder).parts[0] for path in written]
-    names = [*dict.fromkeys(names), *(name for name in others if (folder / name).exists())]
+    names = dict.fromkeys([*(path.relative_to(folder).parts[0] for path in written), "scores", "networks"])
+    there = [name for name in names if (folder / name).exists()]
     if folder == file.parent:
-        names.insert(0, file.name)
+        there.insert(0, file.name)
     else:
         console.print(f"{file} has the rows.", style="dim", soft_wrap=True)
-    console.print(f"{folder} has {', '.join(names[:-1])} and {names[-1]}.", style="dim", soft_wrap=True)
+    console.print(f"{folder} has {', '.join(there[:-1])} and {there[-1]}.", style="dim", soft_wrap=True)
+
+
+def say_dimly(words: str) -> None:
+    """Tells on standard error what is being done."""
+    Console(stderr=True).print(words, style="dim", markup=False)
 
 
 def _bars(min_width: int) -> Progress:

@@ -27,7 +27,7 @@ from ddu.active import (
     measure_curve,
 )
 from ddu.cli._layout import plain_table
-from ddu.evaluation import RowFile
+from ddu.results import RowFile
 from ddu.files import write_bytes
 from ddu.names import check_name
 from ddu.training import Recipe, check_writable, parse_changes

@@ -1,16 +1,15 @@
 """`ddu evaluate`: detectors around the network of a run."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from ddu import comparison
-from ddu.cli._layout import print_report
-from ddu.comparison import KINDS, rows_file
+from ddu.cli._layout import print_report, say_dimly
+from ddu.detectors import list_methods
+from ddu.experiments import Evaluation
+from ddu.provenance import command
 from ddu.runs import load_run
 
 
@@ -24,7 +23,7 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="NAME ...",
-            help=f"Of {', '.join(KINDS)}. [default: ddu, softmax, energy and mahalanobis, or the network's own]",
+            help=f"Of {', '.join(list_methods())}. [default: ddu softmax energy mahalanobis, or the run's own]",
         ),
     ] = None,
     output: Annotated[
@@ -50,15 +49,6 @@ def evaluate(
 
     `ddu evaluate runs/cifar10 --ood svhn cifar100 --detectors ddu softmax energy --output results/cifar10.csv`
     """
-    finished = load_run(run)
-    rows = comparison.evaluate(
-        finished,
-        ood,
-        detectors,
-        output=output,
-        data_root=data_root,
-        skip_bad=skip_bad,
-        command=shlex.join(["ddu", *sys.argv[1:]]),
-        say=lambda words: Console(stderr=True).print(words, style="dim", markup=False),
-    )
-    print_report(Console(), rows, rows_file(finished, output), ["scores"])
+    evaluation = Evaluation(load_run(run), tuple(ood), tuple(detectors or ()), skip_bad)
+    rows = evaluation.measure(output, data_root=data_root, command=command(), say=say_dimly)
+    print_report(Console(), rows, evaluation.rows_file(output), evaluation.write_page(output))

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from ddu.cli._layout import print_results
-from ddu.evaluation import RowFile, tabulate
+from ddu.results import RowFile, tabulate
 from ddu.experiments import two_moons
 from ddu.files import write_bytes
 from ddu.training import check_writable

@@ -1,8 +1,6 @@
 """`ddu train`: a network, its detector and its test, in one folder."""
 
 import json
-import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,8 +9,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from ddu.detectors import find_method, list_methods, method_for_head
 from ddu.errors import InputError
-from ddu.runs import METHODS, Run, RunConfig, find_method, train_run
+from ddu.provenance import command
+from ddu.runs import Run, RunSpec, train_run
 from ddu.training import RECIPES, find_recipe, parse_changes
 
 
@@ -23,7 +23,10 @@ def train(
     recipe: Annotated[str, typer.Option(help=f"How to train: {', '.join(RECIPES)}.")] = "quick",
     method: Annotated[
         str | None,
-        typer.Option(help=f"What the network is for: {', '.join(METHODS)}. [default: the recipe's, or ddu]"),
+        typer.Option(
+            help="The method to train for, which chooses the kind of network and the detector: "
+            f"{', '.join(list_methods())}. [default: that of the network's head, or ddu]"
+        ),
     ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the recipe. Repeatable.")
@@ -79,17 +82,18 @@ def train(
     """
     options: dict[str, Any] = {"width": width}
     if method is not None:
-        options |= find_method(method)
+        options |= find_method(method).network.options
     if sensitive is not None:
         options["sensitive"] = sensitive
     if spectral_norm is not None:
         options["spectral_norm"] = _bound(spectral_norm)
     how = find_recipe(recipe).with_changes(**parse_changes(changes or []))
     options |= parse_options(model_options or [], {**how.model, **options})
-    config = RunConfig(
+    spec = RunSpec(
         model=model,
         data=data,
         recipe=how,
+        method=method or method_for_head({**how.model, **options}.get("head", "linear")).name,
         seed=seed,
         limit=limit,
         false_alarm_rate=false_alarm_rate,
@@ -97,10 +101,10 @@ def train(
         skip_bad=skip_bad,
     )
     run = train_run(
-        config,
+        spec,
         output,
         data_root=data_root,
-        command=shlex.join(["ddu", *sys.argv[1:]]),
+        command=command(),
         devices=devices,
         accelerator=accelerator,
         workers=workers,

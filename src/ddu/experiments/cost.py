@@ -32,7 +32,9 @@ def measure_cost(function: Callable[[Tensor], Any], inputs: Tensor, *, repeats: 
         own on CUDA, the resident memory of the process on Linux; left out where the system cannot tell.
     """
     if len(inputs) == 0 or repeats < 1:
-        raise InputError(f"A cost needs inputs and repeats. Got {len(inputs)} inputs and {repeats} repeats.")
+        raise InputError(
+            f"inputs must be non-empty and repeats at least 1. Got {len(inputs)} inputs and {repeats} repeats."
+        )
     thousands = len(inputs) / 1000
     function(inputs)
     peak = _peak_bytes(lambda: function(inputs), inputs.device)

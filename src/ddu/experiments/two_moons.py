@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ddu import data
 from ddu.detectors import DDU, Ensemble
-from ddu.evaluation import Row, versions
+from ddu.results import Row, versions
 from ddu.extras import require
 from ddu.metrics import auroc
 from ddu.models import create_model

@@ -7,6 +7,7 @@ load_run("runs/mnist").predict(["a.png", "b.png"])  # without the data set
 
 from ddu.runs.folder import Run as Run
 from ddu.runs.folder import RunData as RunData
+from ddu.runs.folder import data_digest as data_digest
 from ddu.runs.folder import load_run as load_run
 from ddu.runs.spec import RunSpec as RunSpec
 from ddu.runs.spec import input_options as input_options
@@ -14,4 +15,14 @@ from ddu.runs.spec import network_label as network_label
 from ddu.runs.train import is_finished as is_finished
 from ddu.runs.train import train_run as train_run
 
-__all__ = ["Run", "RunData", "RunSpec", "input_options", "is_finished", "load_run", "network_label", "train_run"]
+__all__ = [
+    "Run",
+    "RunData",
+    "RunSpec",
+    "data_digest",
+    "input_options",
+    "is_finished",
+    "load_run",
+    "network_label",
+    "train_run",
+]

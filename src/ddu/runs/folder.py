@@ -98,13 +98,13 @@ class Run:
     def load_data(self, *, root: str | os.PathLike[str] | None = None) -> RunData:
         """The sets of the run, split as they were; other samples than those of the run are refused."""
         everything, test = data.load_parts(self.spec.data, root=root, skip_bad=self.spec.skip_bad)
-        if digest_of(everything, test) != self.digest:
+        if data_digest(everything, test) != self.digest:
             raise ArtifactError(
                 f"{self.spec.data} has other samples or labels now than the run in {self.folder} was trained with: "
                 "restore them, or train again in another folder."
             )
         rows = data.load_splits(self.folder / SPLITS, everything)
-        return RunData(*(everything.subset(rows[name]) for name in ("train", "validation")), test)
+        return RunData(everything.subset(rows["train"]), everything.subset(rows["validation"]), test)
 
 
 def load_run(folder: str | os.PathLike[str]) -> Run:
@@ -116,7 +116,9 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
     content = read_settings(folder / RUN, "run")
     try:
         assert content is not None
-        info = {name: tuple(value) if isinstance(value, list) else value for name, value in content["data"].items()}
+        info: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in content["data"].items()
+        }
         spec, metrics = RunSpec.from_json(content["spec"]), json.loads((folder / METRICS).read_text())
         return Run(folder, spec, DataInfo(**info), content["digest"], content["samples"], metrics)
     except (KeyError, TypeError, ValueError) as error:
@@ -137,6 +139,6 @@ def description(spec: RunSpec, info: DataInfo, digest: str, samples: int, comman
     }
 
 
-def digest_of(*parts: ArrayDataset) -> str:
+def data_digest(*parts: ArrayDataset) -> str:
     """A digest of the samples and labels of several sets."""
     return provenance.fingerprint([part.digest() for part in parts])

@@ -128,8 +128,10 @@ PAPER_SETUPS = {
 def network_label(model: str, options: Mapping[str, Any]) -> str:
     """A network as rows call it: its architecture, its width, and what keeps it smooth and sensitive.
 
-    >>> network_label("resnet18", {"width": 0.25}), network_label("resnet18", {"spectral_norm": None, "sensitive": False})
-    ('resnet18 x0.25+sn', 'resnet18')
+    >>> network_label("resnet18", {"width": 0.25})
+    'resnet18 x0.25+sn'
+    >>> network_label("resnet18", {"spectral_norm": None, "sensitive": False})
+    'resnet18'
     """
     given = {"width": 1.0, "spectral_norm": 3.0, "sensitive": True, "head": "linear", **options}
     width = "" if given["width"] == 1 else f" x{given['width']:g}"

@@ -27,8 +27,8 @@ from ddu.runs.folder import (
     WEIGHTS,
     Run,
     RunData,
+    data_digest,
     description,
-    digest_of,
     load_run,
 )
 from ddu.runs.spec import RunSpec
@@ -71,14 +71,14 @@ def train_run(
             refuse_changes(f"The run in {folder}", begun["spec"], spec.to_json())
         everything, test = data.load_parts(spec.data, root=data_root, skip_bad=spec.skip_bad)
         rows = split_rows(spec, everything)
-        samples, digest = sum(map(len, rows.values())), digest_of(everything, test)
+        samples, digest = sum(map(len, rows.values())), data_digest(everything, test)
         settings = description(spec, everything.info, digest, samples, command)
         if begun is not None:
             refuse_changes(f"The run in {folder}", *({"data digest": one["digest"]} for one in (begun, settings)))
             if (folder / METRICS).is_file():
                 return load_run(folder)
         model = spec.make_model(everything.info)
-        sets = RunData(*(everything.subset(part) for part in rows.values()), test)
+        sets = RunData(everything.subset(rows["train"]), everything.subset(rows["validation"]), test)
         check_samples(spec, model, sets)
         if is_main_process():
             write_json(folder / RUN, settings)
@@ -102,9 +102,7 @@ def train_run(
         if spec.method is not None:
             detector = make_detector(spec, model, everything.info.classes)
             detector.fit(data.loader(sets.train, workers=workers), progress=progress)
-            detector.calibrate(
-                data.loader(sets.validation, workers=workers), spec.false_alarm_rate, progress=progress
-            )
+            detector.calibrate(data.loader(sets.validation, workers=workers), spec.false_alarm_rate, progress=progress)
             detector.save(folder / DETECTOR)
             metrics = {**_test(detector, sets.test), **metrics}
         write_json(folder / METRICS, metrics)

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from ddu.errors import InputError
-from ddu.evaluation import METRICS, Column, Metric, Row, Table, tabulate
+from ddu.results import METRICS, Column, Metric, Row, Table, tabulate
 
 
 def row(detector: str, seed: int, metric: str, value: float, **facts) -> Row:

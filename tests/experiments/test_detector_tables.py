@@ -1,7 +1,7 @@
 """Tables of a comparison: what was measured, and costs as ratios."""
 
-from ddu.comparison import cost_ratios, summarise, to_markdown
-from ddu.evaluation import Row
+from ddu.experiments import cost_ratios, summarise, to_markdown
+from ddu.results import Row
 
 
 def rows(detector, *, training, inference, seed=0, network="resnet18", members=1, data="mnist"):

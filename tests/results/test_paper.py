@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ddu
-from ddu.evaluation import METRICS, PaperFigure, paper_figure, paper_tables
+from ddu.results import METRICS, PaperFigure, paper_figure, paper_tables
 
 FILE = Path(ddu.__file__).parent / "evaluation" / "paper_tables.json"
 PAPER = Path(__file__).parents[3] / "shared" / "paper"

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from ddu.comparison import evaluate, write_report
+from ddu.experiments import evaluate, write_report
 from ddu.errors import InputError
-from ddu.evaluation import RowFile
+from ddu.results import RowFile
 from ddu.runs import METHODS, RunConfig, train_run
 from ddu.training import RECIPES
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ddu.errors import ArtifactError, DDUWarning, InputError
-from ddu.evaluation import Row, RowFile
+from ddu.results import Row, RowFile
 
 FORMATS = pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
 RUN = {"detector": "ddu", "network": "lenet", "data": "mnist"}

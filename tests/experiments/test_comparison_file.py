@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddu.comparison import Comparison, Entry, network_label, read_comparison
+from ddu.experiments import Comparison, Entry, network_label, read_comparison
 from ddu.errors import InputError, MissingExtraError
 from ddu.runs import METHODS, RunConfig
 from ddu.training import RECIPES

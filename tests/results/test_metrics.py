@@ -7,7 +7,7 @@ from sklearn.metrics import average_precision_score, log_loss, roc_auc_score, ro
 
 from ddu.calibration import conformal_threshold, fit_temperature
 from ddu.errors import InputError
-from ddu.evaluation import METRICS, classification_metrics, false_alarm_metrics, ood_metrics, selective_metrics
+from ddu.results import METRICS, classification_metrics, false_alarm_metrics, ood_metrics, selective_metrics
 
 
 def noise(count: int, seed: int = 0) -> torch.Tensor:

@@ -1,10 +1,10 @@
-"""Rows of a comparison as tables, with costs as ratios."""
+"""Rows of detectors as tables, with costs as ratios."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from ddu.evaluation import METRICS, Row, RowKey, Table, latest, tabulate
+from ddu.results import METRICS, Row, RowKey, Table, latest, tabulate
 
 # What is told of a comparison at a glance
 SUMMARY = ("accuracy", "ece", "auroc", "fpr95", "false_alarm_rate", "training_ratio", "inference_ratio")
@@ -31,7 +31,7 @@ _RATIOS = {"training_seconds": "training_ratio", "seconds_per_thousand": "infere
 def summarise(rows: Iterable[Row], metrics: Sequence[str] = SUMMARY) -> list[Table]:
     """One table for each training set, of those of the metrics that were measured.
 
-    Several corruptions of the data have one column a severity: their mean.
+    Several corruptions of the data have one column per severity: their mean.
     """
     return _tables(average_corruptions(latest(rows)), metrics)
 
@@ -54,7 +54,7 @@ def to_latex(rows: Iterable[Row]) -> str:
 
 
 def to_csv(rows: Iterable[Row]) -> str:
-    """Every metric of every set, each corruption at each severity among them, a line each."""
+    """Every metric of every set, each corruption at each severity among them, one line each."""
     tables = [table.to_csv().splitlines(keepends=True) for table in _tables(latest(rows), [*METRICS])]
     return "".join([*tables[0][:1], *(line for table in tables for line in table[1:])]) if tables else ""
 

@@ -10,6 +10,7 @@ from ddu.data.corruptions import CORRUPTIONS, SEVERITIES
 from ddu.errors import InputError
 
 _CORRUPTED = "cifar10_c"
+_RESERVED = ("train", "validation", "test")
 
 
 def expand(names: Iterable[str]) -> tuple[str, ...]:
@@ -33,6 +34,8 @@ def load_ood(
     for name in names:
         if name == known:
             raise InputError(f"{known} is the training data, and cannot be out of distribution as well.")
+        if name in _RESERVED:
+            raise InputError(f"An OoD set cannot be called {name}, which is a part of the training data: rename it.")
         found[name] = data.load_ood(name, info, root=root, skip_bad=skip_bad)
         if not len(found[name]):
             raise InputError(f"The set {name} is empty: there is nothing in it to be out of distribution.")

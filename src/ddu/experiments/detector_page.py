@@ -1,4 +1,4 @@
-"""What a file of rows holds, for people: tables and figures beside it."""
+"""The page of detectors: tables and figures of a file of rows, beside it."""
 
 import io
 import os
@@ -9,21 +9,27 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ddu.comparison._ood import set_name
-from ddu.comparison._record import SCORES, Subject, file_name, folder_of, read_scores
-from ddu.comparison._scores import Scores
-from ddu.comparison._tables import to_csv, to_latex, to_markdown
 from ddu.errors import InputError
-from ddu.evaluation import Row, RowFile, latest
+from ddu.experiments.detector_tables import to_csv, to_latex, to_markdown
+from ddu.experiments.experiment import ROWS
+from ddu.experiments.measure import SCORES, Subject
+from ddu.experiments.ood_sets import set_name
+from ddu.experiments.scores import Scores, file_name
 from ddu.files import write_bytes
 from ddu.metrics import RiskCoverage, risk_coverage
 from ddu.report import corruption_figure, reliability_diagram, risk_coverage_figure, roc_figure, score_histogram
+from ddu.results import Row, RowFile, latest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TABLES = {"table.md": to_markdown, "table.csv": to_csv, "table.tex": to_latex}
 FIGURES = "figures"
+
+
+def folder_of(rows: Path) -> Path:
+    """Where what belongs to a file of rows is kept: beside `rows.csv`, and in the folder `NAME` beside `NAME.csv`."""
+    return rows.parent if rows.stem == Path(ROWS).stem else rows.with_suffix("")
 
 
 def write_report(file: str | os.PathLike[str], rows: Iterable[Row] | None = None) -> list[Path]:
@@ -34,7 +40,7 @@ def write_report(file: str | os.PathLike[str], rows: Iterable[Row] | None = None
     seeds, stands for them.
 
     Args:
-        file: The rows of `compare` or `evaluate`.
+        file: The rows of a `Comparison` or an `Evaluation`.
         rows: Those of them to report; by default all.
 
     Returns:
@@ -101,7 +107,8 @@ def _first_scores(rows: Iterable[Row], folder: Path) -> dict[str, Scores]:
     found: dict[tuple[str, str], Scores] = {}
     for row in rows:
         if (row.detector, row.network) not in found:
-            scores = read_scores(folder, Subject(row.detector, row.network, row.data, row.seed))
+            subject = Subject(row.detector, row.network, row.data, row.seed, row.run, row.members)
+            scores = Scores.load(subject.scores_folder(folder))
             if scores is not None:
                 found[row.detector, row.network] = scores
     names = [detector for detector, _ in found]

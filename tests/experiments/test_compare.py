@@ -16,9 +16,9 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from ddu import data
-from ddu.comparison import compare, read_comparison, write_report
+from ddu.experiments import compare, read_comparison, write_report
 from ddu.errors import InputError
-from ddu.evaluation import RowFile
+from ddu.results import RowFile
 from ddu.runs import load_run
 
 from .moons import COSTS, lasting, moons, write_plane, write_points
@@ -280,7 +280,7 @@ def test_a_detector_that_failed_once_it_was_measured_is_made_good(plane, tmp_pat
     rows = compare(comparison, tmp_path, progress=False)
     (tmp_path / "scores" / "softmax-on-resffn2_16-two_moons-seed0.npz").unlink()
     with monkeypatch.context() as broken:
-        broken.setattr("ddu.comparison._record.measure", lambda *_, **__: 1 / 0)
+        broken.setattr("ddu.experiments.record.measure", lambda *_, **__: 1 / 0)
         assert compare(comparison, tmp_path, progress=False)[-1].error == "ZeroDivisionError: division by zero"
     assert lasting(compare(comparison, tmp_path, progress=False)) == lasting(rows)
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ddu.comparison import Comparison
-from ddu.evaluation import Row
+from ddu.experiments import Comparison
+from ddu.results import Row
 
 
 def write_plane(folder: Path) -> str:

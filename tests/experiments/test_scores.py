@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from ddu.comparison import Judged, Scores
-from ddu.comparison._scores import IN_DISTRIBUTION_METRICS, OOD_METRICS
+from ddu.experiments import Judged, Scores
+from ddu.experiments.scores import IN_DISTRIBUTION_METRICS, OOD_METRICS
 from ddu.metrics import auroc, risk_coverage
 
 

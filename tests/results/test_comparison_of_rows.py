@@ -8,7 +8,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from ddu import GaussianDensity
-from ddu.evaluation import Row, RowFile, RowKey, classification_metrics, latest, ood_metrics, tabulate
+from ddu.results import Row, RowFile, RowKey, classification_metrics, latest, ood_metrics, tabulate
 from ddu.measures import energy, entropy
 
 KNOWN = 7  # digits below are trained on; the others are out of distribution

@@ -5,11 +5,11 @@ import csv
 import pytest
 import torch
 
-from ddu.comparison import Judged, Scores, average_corruptions, summarise, write_report
-from ddu.comparison._ood import expand
-from ddu.comparison._record import Subject, scores_file
+from ddu.experiments import Judged, Scores, average_corruptions, summarise, write_report
+from ddu.experiments.ood import expand
+from ddu.experiments.record import Subject, scores_file
 from ddu.data.corruptions import CORRUPTIONS
-from ddu.evaluation import Row, RowFile
+from ddu.results import Row, RowFile
 
 FACTS = {"network": "resnet18", "data": "cifar10", "seed": 0}
 CORRUPTED = expand(["cifar10_c:fog", "cifar10_c:snow"])

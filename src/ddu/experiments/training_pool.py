@@ -1,9 +1,9 @@
-"""The networks of a comparison, trained in turn or several at a time."""
+"""Trains the networks of a comparison, one after the other or several at a time."""
 
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from ddu.errors import TrainingError
-from ddu.runs import RunConfig, is_finished, train_run
-
-Say = Callable[[str], None]
+from ddu.experiments.experiment import Say
+from ddu.runs import RunSpec, is_finished, train_run
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Job:
     """A network to be trained into a folder."""
 
     folder: Path
-    config: RunConfig
+    spec: RunSpec
 
 
 def train_networks(
@@ -42,14 +41,14 @@ def train_networks(
     Returns:
         What went wrong, by folder.
     """
-    jobs = [job for job in jobs if not is_finished(job.folder, job.config)]
+    jobs = [job for job in jobs if not is_finished(job.spec, job.folder)]
     if workers > 1 and len(jobs) > 1:
         return _train_at_once(jobs, min(workers, len(jobs)), say, progress=False, **options)
     failures: dict[Path, Exception] = {}
     for number, job in enumerate(jobs, start=1):
         say(f"Train {job.folder.name}, {number} of {len(jobs)}")
         try:
-            train_run(job.config, job.folder, progress=progress, **options)
+            train_run(job.spec, job.folder, progress=progress, **options)
         except Exception as error:
             failures[job.folder] = error
     return failures
@@ -63,13 +62,13 @@ def _train_at_once(jobs: Sequence[Job], workers: int, say: Say, **options: Any) 
         workers, multiprocessing.get_context("spawn"), initializer=_become_worker, initargs=(threads,)
     )
     try:
-        running = {pool.submit(train_run, job.config, job.folder, **options): job for job in jobs}
+        running = {pool.submit(train_run, job.spec, job.folder, **options): job for job in jobs}
         for number, future in enumerate(as_completed(running), start=1):
             folder, error = running[future].folder, future.exception()
             if isinstance(error, BrokenProcessPool):
                 raise TrainingError(
-                    f"A training process ended without a word while {folder.name} was being trained: is there memory "
-                    f"for {workers} at a time? What is trained is kept; start again, with fewer workers."
+                    f"A training process exited unexpectedly while it trained {folder.name}: is there memory for "
+                    f"{workers} at a time? Finished networks are kept: run the same with fewer workers to resume."
                 ) from error
             if isinstance(error, Exception):
                 failures[folder] = error

@@ -2,15 +2,16 @@
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ddu.evaluation import classification_metrics, false_alarm_metrics, ood_metrics, selective_metrics
 from ddu.files import write_bytes
+from ddu.results import classification_metrics, false_alarm_metrics, ood_metrics, selective_metrics
 
 IN_DISTRIBUTION_METRICS = (
     *("accuracy", "temperature", "nll", "nll_uncalibrated", "brier", "brier_uncalibrated"),
@@ -42,7 +43,6 @@ class Scores:
         threshold: Epistemic score above which an input is called out of distribution.
         test: Uncertainties of the test inputs.
         ood: Uncertainties of the inputs of each OoD set, by its name.
-        run: The fingerprint of the run whose network it is put around; empty if that is not known.
     """
 
     logits: Tensor
@@ -50,8 +50,7 @@ class Scores:
     temperature: float
     threshold: float
     test: Judged
-    ood: Mapping[str, Judged]
-    run: str = ""
+    ood: Mapping[str, Judged] = field(default_factory=dict)
 
     @property
     def probs(self) -> Tensor:
@@ -110,32 +109,55 @@ class Scores:
             **selective_metrics(*self.refusal(ood)),
         }
 
-    def save(self, path: Path) -> None:
-        """Writes the scores to an `.npz` file, whole or not at all."""
-        arrays = {
-            "logits": self.logits.numpy(),
-            "labels": self.labels.numpy(),
-            "calibration": np.array([self.temperature, self.threshold]),
-            "sets": np.array(list(self.ood), dtype=np.str_),
-            "run": np.array(self.run),
-        }
-        for index, judged in enumerate((self.test, *self.ood.values())):
-            arrays |= {f"epistemic_{index}": judged.epistemic.numpy(), f"aleatoric_{index}": judged.aleatoric.numpy()}
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, **arrays)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, buffer.getvalue())
+    def save(self, folder: Path, ood: str | None = None) -> None:
+        """Writes what is said of the test set, or of one OoD set, to a file of its own in a folder."""
+        if ood is not None:
+            _write(folder / f"{file_name(ood)}.npz", name=ood, **asdict(self.ood[ood]))
+            return
+        calibration = np.array([self.temperature, self.threshold])
+        _write(folder / _TEST, logits=self.logits, labels=self.labels, calibration=calibration, **asdict(self.test))
 
     @classmethod
-    def load(cls, path: Path) -> "Scores":
-        """Reads what `save` wrote."""
-        with np.load(path) as arrays:
-            sets = [None, *arrays["sets"].tolist()]
-            judged = {
-                name: Judged(*(torch.from_numpy(arrays[f"{kind}_{index}"]) for kind in ("epistemic", "aleatoric")))
-                for index, name in enumerate(sets)
-            }
-            temperature, threshold = arrays["calibration"].tolist()
-            logits, labels = torch.from_numpy(arrays["logits"]), torch.from_numpy(arrays["labels"])
-            run = str(arrays["run"]) if "run" in arrays else ""
-        return cls(logits, labels, temperature, threshold, judged.pop(None), judged, run)
+    def load(cls, folder: Path) -> "Scores | None":
+        """Reads what `save` wrote; None if there is nothing of the test set."""
+        if not (folder / _TEST).is_file():
+            return None
+        test = _read(folder / _TEST)
+        temperature, threshold = test["calibration"].tolist()
+        ood = [_read(path) for path in sorted(folder.glob("*.npz")) if path.name != _TEST]
+        logits, labels = (torch.from_numpy(test[name]) for name in ("logits", "labels"))
+        by_name = {str(arrays["name"]): _judged(arrays) for arrays in ood}
+        return cls(logits, labels, temperature, threshold, _judged(test), by_name)
+
+
+def has_scores(folder: Path, ood: str | None = None) -> bool:
+    """Whether there are scores of the test set, or of an OoD set, in a folder."""
+    return (folder / (_TEST if ood is None else f"{file_name(ood)}.npz")).is_file()
+
+
+def file_name(words: str) -> str:
+    """Words as the name of a file.
+
+    >>> file_name("ddu on resnet18+sn")
+    'ddu-on-resnet18+sn'
+    """
+    return "".join(character if character.isalnum() or character in "_.+=" else "-" for character in words)
+
+
+_TEST = "test set.npz"  # no name of an OoD set, which would have a dash
+
+
+def _judged(arrays: Mapping[str, np.ndarray]) -> Judged:
+    return Judged(*(torch.from_numpy(arrays[name]) for name in ("epistemic", "aleatoric")))
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as arrays:
+        return dict(arrays)
+
+
+def _write(path: Path, **arrays: Any) -> None:
+    buffer, content = io.BytesIO(), {name: np.asarray(array) for name, array in arrays.items()}
+    np.savez_compressed(buffer, allow_pickle=False, **content)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, buffer.getvalue())

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ddu.errors import InputError
-from ddu.evaluation import measure_cost
+from ddu.results import measure_cost
 
 
 def test_seconds_are_scaled_to_a_thousand_inputs():

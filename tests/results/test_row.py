@@ -7,7 +7,7 @@ import torch
 
 import ddu
 from ddu.errors import InputError
-from ddu.evaluation import Row, RowKey, latest, versions
+from ddu.results import Row, RowKey, latest, versions
 
 RUN = {"detector": "ddu", "network": "resnet18+sn", "data": "mnist", "seed": 3}
 
