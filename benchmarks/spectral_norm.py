@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from benchmarks._ratio import Ratio, compare
 from ddu.data import load, loader
 from ddu.layers import SpectralConv2d
-from ddu.layers._spectral_norm import SpectralNorm
+from ddu.layers.spectral import SpectralNorm
 from ddu.models import create_model
 
 BATCH = 128

@@ -1,4 +1,4 @@
-"""One process of two that train a spectrally normalised network together; run by test_spectral_norm.py.
+"""One process of two that train a spectrally normalised network together; run by test_spectral.py.
 
 python distributed_step.py <folder> <rank>
 """

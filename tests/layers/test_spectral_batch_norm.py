@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ddu.errors import InputError
 from ddu.layers import SpectralBatchNorm1d, SpectralBatchNorm2d
-from ddu.layers._spectral_batch_norm import bounded_scale
+from ddu.layers.spectral_batch_norm import bounded_scale
 
 positive = st.floats(1e-4, 1e4)
 

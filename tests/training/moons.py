@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
 from ddu import create_model, data
 from ddu.training import CrossEntropy, Training, fit
@@ -55,6 +55,38 @@ def train(output: Any, **options: Any) -> Training:
     test = data.load("two_moons", "test").subset(range(64))
     recipe: dict[str, Any] = {"epochs": EPOCHS, "batch_size": 16, "schedule": "cosine", "progress": False} | options
     return fit(model, moons, test, recipe="two_moons", output=output, **recipe)
+
+
+class Forgetful(CrossEntropy):
+    """Ruins the network in every epoch after the second."""
+
+    def __init__(self, done=0):
+        super().__init__()
+        self.epoch = done
+
+    def on_epoch_start(self, model):
+        self.epoch += 1
+
+    def after_step(self, model, inputs, labels):
+        if self.epoch > 2:
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.zero_()
+
+
+def points(count=96, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 2, generator=generator)
+    return TensorDataset(x, (x[:, 0] * x[:, 1] > 0).long())
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2))
+
+
+def same(one, other):
+    return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
 
 
 if __name__ == "__main__":

@@ -1,21 +1,21 @@
 """Layers that keep a feature space sensitive and smooth, and heads that know distance."""
 
 from ddu.layers._bake import bake as bake
-from ddu.layers._random_features import GaussianProcessHead as GaussianProcessHead
-from ddu.layers._random_features import LaplacePosterior as LaplacePosterior
-from ddu.layers._random_features import RandomFourierFeatures as RandomFourierFeatures
-from ddu.layers._random_features import mean_field_logits as mean_field_logits
-from ddu.layers._random_features import monte_carlo_logits as monte_carlo_logits
-from ddu.layers._rbf import RBFHead as RBFHead
-from ddu.layers._rbf import gradient_penalty as gradient_penalty
-from ddu.layers._shortcut import AvgPoolShortcut as AvgPoolShortcut
-from ddu.layers._spectral_batch_norm import SpectralBatchNorm1d as SpectralBatchNorm1d
-from ddu.layers._spectral_batch_norm import SpectralBatchNorm2d as SpectralBatchNorm2d
-from ddu.layers._spectral_norm import POWER_STEPS as POWER_STEPS
-from ddu.layers._spectral_norm import SpectralConv2d as SpectralConv2d
-from ddu.layers._spectral_norm import SpectralLinear as SpectralLinear
-from ddu.layers._spectral_norm import spectral_norm as spectral_norm
-from ddu.layers._spectral_norm import spectral_sigma as spectral_sigma
+from ddu.layers.random_features import GaussianProcessHead as GaussianProcessHead
+from ddu.layers.random_features import LaplacePosterior as LaplacePosterior
+from ddu.layers.random_features import RandomFourierFeatures as RandomFourierFeatures
+from ddu.layers.random_features import mean_field_logits as mean_field_logits
+from ddu.layers.random_features import monte_carlo_logits as monte_carlo_logits
+from ddu.layers.rbf import RBFHead as RBFHead
+from ddu.layers.rbf import gradient_penalty as gradient_penalty
+from ddu.layers.shortcut import AvgPoolShortcut as AvgPoolShortcut
+from ddu.layers.spectral import POWER_STEPS as POWER_STEPS
+from ddu.layers.spectral import SpectralConv2d as SpectralConv2d
+from ddu.layers.spectral import SpectralLinear as SpectralLinear
+from ddu.layers.spectral import spectral_norm as spectral_norm
+from ddu.layers.spectral import spectral_sigma as spectral_sigma
+from ddu.layers.spectral_batch_norm import SpectralBatchNorm1d as SpectralBatchNorm1d
+from ddu.layers.spectral_batch_norm import SpectralBatchNorm2d as SpectralBatchNorm2d
 
 __all__ = [
     "POWER_STEPS",

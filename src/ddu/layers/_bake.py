@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from ddu.errors import NotFittedError
-from ddu.layers._spectral_batch_norm import SpectralBatchNorm1d, SpectralBatchNorm2d
-from ddu.layers._spectral_norm import SpectralConv2d, SpectralLinear, find_spectral_norm
+from ddu.layers.spectral import SpectralConv2d, SpectralLinear, find_spectral_norm
+from ddu.layers.spectral_batch_norm import SpectralBatchNorm1d, SpectralBatchNorm2d
 
 M = TypeVar("M", bound=nn.Module)
 

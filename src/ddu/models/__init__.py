@@ -4,11 +4,11 @@
 original at the top. The classes take `Layers`, the callables they build themselves from.
 """
 
-from ddu.models._base import Classifier as Classifier
 from ddu.models._factory import create_model as create_model
+from ddu.models._factory import list_models as list_models
 from ddu.models._factory import takes_images as takes_images
+from ddu.models._layers import Classifier as Classifier
 from ddu.models._layers import Layers as Layers
-from ddu.models._registry import list_models as list_models
 from ddu.models.densenet import DenseNet as DenseNet
 from ddu.models.lenet import LeNet as LeNet
 from ddu.models.mlp import MLP as MLP

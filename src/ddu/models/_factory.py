@@ -1,20 +1,81 @@
-"""`create_model`: a network from its name and the options of the method."""
+"""`create_model`: a network from its name and the options of the method, and the registry of those names."""
 
+import difflib
+import fnmatch
 import inspect
+import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, get_args
 
 from torch import nn
 
 from ddu.errors import InputError
 from ddu.layers import POWER_STEPS, GaussianProcessHead, RBFHead
-from ddu.models._base import Classifier
-from ddu.models._layers import Stem, choose_layers
-from ddu.models._registry import find_model
+from ddu.models._layers import Classifier, Stem, choose_layers
 
 Head = Literal["linear", "duq", "sngp"]
+Build = TypeVar("Build", bound=Callable[..., Classifier])
 
 _HEADS: dict[str, Callable[..., nn.Module]] = {"duq": RBFHead, "sngp": GaussianProcessHead}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A registered network: the names it answers to, its class, and the function that builds it."""
+
+    template: str  # "resnet18", or "wide_resnet{depth}_{widen}" with a number in each pair of braces
+    listed: tuple[str, ...]
+    network: type[Classifier]
+    build: Callable[..., Classifier]
+
+    def match(self, name: str) -> dict[str, int] | None:
+        """The numbers in a name of this form, or None if the name has another form."""
+        found = re.fullmatch(re.sub(r"{(\w+)}", r"(?P<\1>[1-9]\\d*)", self.template), name)
+        return None if found is None else {key: int(number) for key, number in found.groupdict().items()}
+
+
+_ARCHITECTURES: list[Architecture] = []
+
+
+def register_model(
+    network: type[Classifier], template: str | None = None, *, listed: tuple[str, ...] = ()
+) -> Callable[[Build], Build]:
+    """Registers the function that builds a network, by its own name or by a template.
+
+    A template is a name such as "wide_resnet{depth}_{widen}". Its numbers are passed to the function by
+    name. `list_models` shows the names in `listed`.
+    """
+
+    def register(build: Build) -> Build:
+        name = template or build.__name__
+        _ARCHITECTURES.append(Architecture(name, listed or (name,), network, build))
+        return build
+
+    return register
+
+
+def find_model(name: str) -> tuple[Architecture, dict[str, int]]:
+    """The architecture of a name, and the numbers in the name."""
+    for architecture in _ARCHITECTURES:
+        numbers = architecture.match(name)
+        if numbers is not None:
+            return architecture, numbers
+    closest = _closest(name)
+    hint = f" The closest names are {', '.join(map(repr, closest))};" if closest else ""
+    raise InputError(f"There is no model {name!r}.{hint} list_models() gives them all.")
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """The names that `create_model` knows, sorted; `pattern` filters them with the wildcards of a shell.
+
+    Wide ResNets, ResFFNs and FC-Nets also come in every other size: `wide_resnet16_4` is as good as the listed
+    `wide_resnet28_10`.
+
+    >>> list_models("resnet*")
+    ['resnet110', 'resnet18', 'resnet50']
+    """
+    return sorted(name for one in _ARCHITECTURES for name in one.listed if fnmatch.fnmatchcase(name, pattern))
 
 
 def create_model(
@@ -73,7 +134,7 @@ def create_model(
     >>> model.head
     Linear(in_features=128, out_features=10, bias=True)
     """
-    entry, numbers = find_model(name)
+    architecture, numbers = find_model(name)
     if num_classes < 1:
         raise InputError(f"The 'num_classes' parameter must be at least 1. Got {num_classes} instead.")
     if stem is not None and stem not in get_args(Stem):
@@ -88,7 +149,7 @@ def create_model(
                 f"A head of the kind {head!r} has no option {key!r}; it takes {', '.join(known) or 'none'}."
             )
 
-    accepted = _options_of(entry.network)
+    accepted = _options_of(architecture.network)
     if "in_features" in accepted and in_features is None:
         in_features, in_channels = in_channels, None
     if "stem" in accepted and stem is None:
@@ -107,7 +168,7 @@ def create_model(
         spectral_batch_norm=spectral_batch_norm,
         power_steps=power_steps,
     )
-    model = entry.build(**numbers, num_classes=num_classes, width=width, layers=layers, **options)
+    model = architecture.build(**numbers, num_classes=num_classes, width=width, layers=layers, **options)
     if head != "linear":
         model.head = _HEADS[head](model.num_features, num_classes, **head_options or {})
     return model
@@ -131,3 +192,13 @@ def _choose_stem(in_channels: int | None, input_size: int | tuple[int, int] | No
         side = input_size if isinstance(input_size, int) else min(input_size)
         return "mnist" if side < 32 else "cifar" if side < 128 else "imagenet"
     return "mnist" if in_channels == 1 else None
+
+
+def _closest(name: str) -> list[str]:
+    """At most three known names, closest first, compared without case and punctuation."""
+    known = {_letters(candidate): candidate for candidate in list_models()}
+    return [known[match] for match in difflib.get_close_matches(_letters(name), known, n=3, cutoff=0.5)]
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

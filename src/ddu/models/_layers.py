@@ -1,4 +1,4 @@
-"""What the networks are built from: five callables chosen once, and the few pieces that families share.
+"""What all networks are, a feature extractor and a head, and what they are built from.
 
 A network asks `Layers` for a convolution or a shortcut and does not know whether it is spectrally normalised or
 pooled; `choose_layers` is the only place where the options of the method become layers.
@@ -9,13 +9,37 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from ddu.errors import InputError, NotSupportedError
 from ddu.layers import POWER_STEPS, AvgPoolShortcut, SpectralBatchNorm2d, SpectralConv2d, SpectralLinear
 
 Stem = Literal["mnist", "cifar", "imagenet"]
 LayerFactory = Callable[..., nn.Module]
+
+
+class Classifier(nn.Module):
+    """A classifier that returns its features instead of keeping them.
+
+    `forward(x) = forward_head(forward_features(x))`, with features of shape (batch, `num_features`). A network writes
+    `forward_features` and sets `num_features` and `head`, an ordinary `nn.Linear` that is never spectrally normalised;
+    any other module from features to logits may take its place.
+    """
+
+    num_features: int
+    head: nn.Module
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """The features, of shape (batch, `num_features`), that the head and the density see."""
+        raise NotImplementedError
+
+    def forward_head(self, z: Tensor) -> Tensor:
+        """The logits of features."""
+        return self.head(z)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits of inputs."""
+        return self.forward_head(self.forward_features(x))
 
 
 def projection_shortcut(
@@ -58,6 +82,9 @@ class Layers:
     shortcut: LayerFactory = projection_shortcut
 
 
+PLAIN = Layers()
+
+
 def choose_layers(
     *,
     spectral_norm: float | None = 3.0,
@@ -70,7 +97,7 @@ def choose_layers(
         raise NotSupportedError(
             "spectral_batch_norm=True takes its bound from spectral_norm, which is None: give both, or neither."
         )
-    smooth = Layers()
+    smooth = PLAIN
     if spectral_norm is not None:
         smooth = Layers(
             conv=partial(SpectralConv2d, coeff=spectral_norm, power_steps=power_steps),

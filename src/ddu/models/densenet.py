@@ -17,9 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddu.models._base import Classifier
-from ddu.models._layers import Layers, Stem, scaled, stem_conv, stem_pool
-from ddu.models._registry import register_model
+from ddu.models._factory import register_model
+from ddu.models._layers import PLAIN, Classifier, Layers, Stem, scaled, stem_conv, stem_pool
 
 
 class DenseLayer(nn.Module):
@@ -63,10 +62,9 @@ class DenseNet(Classifier):
         in_channels: int = 3,
         width: float = 1.0,
         stem: Stem = "cifar",
-        layers: Layers | None = None,
+        layers: Layers = PLAIN,
     ) -> None:
         super().__init__()
-        layers = layers or Layers()
         growth = scaled(32, width)
         channels = 2 * growth
         self.stem = nn.Sequential(stem_conv(stem, in_channels, channels, layers))

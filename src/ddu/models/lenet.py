@@ -14,19 +14,17 @@ from typing import Any
 from torch import Tensor, nn
 
 from ddu.errors import InputError
-from ddu.models._base import Classifier
-from ddu.models._layers import Layers, scaled
-from ddu.models._registry import register_model
+from ddu.models._factory import register_model
+from ddu.models._layers import PLAIN, Classifier, Layers, scaled
 
 
 class LeNet(Classifier):
     """conv5-pool-conv5-pool-120-84; see the header of this file."""
 
     def __init__(
-        self, *, num_classes: int = 10, in_channels: int = 1, width: float = 1.0, layers: Layers | None = None
+        self, *, num_classes: int = 10, in_channels: int = 1, width: float = 1.0, layers: Layers = PLAIN
     ) -> None:
         super().__init__()
-        layers = layers or Layers()
         first, second, third, last = (scaled(units, width) for units in (6, 16, 120, 84))
         self.convs = nn.Sequential(
             layers.conv(in_channels, first, 5),

@@ -12,9 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ddu.models._base import Classifier
-from ddu.models._layers import Layers, scaled
-from ddu.models._registry import register_model
+from ddu.models._factory import register_model
+from ddu.models._layers import PLAIN, Classifier, Layers, scaled
 
 
 class PlainLayer(nn.Module):
@@ -48,10 +47,9 @@ class MLP(Classifier):
         in_features: int = 2,
         width: float = 1.0,
         dropout: float = 0.0,
-        layers: Layers | None = None,
+        layers: Layers = PLAIN,
     ) -> None:
         super().__init__()
-        layers = layers or Layers()
         self.num_features = scaled(hidden, width)
         self.first = layers.linear(in_features, self.num_features)
         self.blocks = nn.Sequential(*(block(self.num_features, dropout, layers) for _ in range(depth)))

@@ -19,9 +19,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ddu.models._base import Classifier
-from ddu.models._layers import Layers, Stem, make_shortcut, scaled, stem_conv, stem_pool
-from ddu.models._registry import register_model
+from ddu.models._factory import register_model
+from ddu.models._layers import PLAIN, Classifier, Layers, Stem, make_shortcut, scaled, stem_conv, stem_pool
 
 
 class BasicBlock(nn.Module):
@@ -80,10 +79,9 @@ class ResNet(Classifier):
         in_channels: int = 3,
         width: float = 1.0,
         stem: Stem = "cifar",
-        layers: Layers | None = None,
+        layers: Layers = PLAIN,
     ) -> None:
         super().__init__()
-        layers = layers or Layers()
         channels = scaled(64, width)
         self.stem = nn.Sequential(
             stem_conv(stem, in_channels, channels, layers),

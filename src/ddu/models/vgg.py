@@ -13,9 +13,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from ddu.errors import InputError
-from ddu.models._base import Classifier
-from ddu.models._layers import Layers, Stem, scaled
-from ddu.models._registry import register_model
+from ddu.models._factory import register_model
+from ddu.models._layers import PLAIN, Classifier, Layers, Stem, scaled
 
 
 class VGG(Classifier):
@@ -29,10 +28,9 @@ class VGG(Classifier):
         in_channels: int = 3,
         width: float = 1.0,
         stem: Stem = "cifar",
-        layers: Layers | None = None,
+        layers: Layers = PLAIN,
     ) -> None:
         super().__init__()
-        layers = layers or Layers()
         channels = in_channels
         self.stages = nn.Sequential()
         for index, (depth, base) in enumerate(zip(depths, (64, 128, 256, 512, 512), strict=True)):

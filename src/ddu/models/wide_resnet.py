@@ -19,9 +19,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from ddu.errors import InputError
-from ddu.models._base import Classifier
-from ddu.models._layers import Layers, Stem, make_shortcut, scaled, stem_conv, stem_pool
-from ddu.models._registry import register_model
+from ddu.models._factory import register_model
+from ddu.models._layers import PLAIN, Classifier, Layers, Stem, make_shortcut, scaled, stem_conv, stem_pool
 
 
 class PreActivationBlock(nn.Module):
@@ -57,10 +56,9 @@ class WideResNet(Classifier):
         width: float = 1.0,
         stem: Stem = "cifar",
         dropout: float = 0.3,
-        layers: Layers | None = None,
+        layers: Layers = PLAIN,
     ) -> None:
         super().__init__()
-        layers = layers or Layers()
         layers = replace(layers, norm=partial(layers.norm, momentum=0.01))
         channels = min(16, scaled(16 * widen, width))
         self.stem = nn.Sequential(stem_conv(stem, in_channels, channels, layers), stem_pool(stem))

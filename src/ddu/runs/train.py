@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -45,6 +45,7 @@ def train_run(
     accelerator: str = "auto",
     workers: int = 0,
     progress: bool | None = None,
+    on_progress: Callable[[float, str], None] | None = None,
 ) -> Run | None:
     """Trains a network, fits and calibrates the detector of its method, tests both, and writes all to a folder.
 
@@ -60,6 +61,7 @@ def train_run(
         accelerator: The same.
         workers: The same.
         progress: The same.
+        on_progress: The same.
 
     Returns:
         The run; None in the helping processes of a training on several devices.
@@ -94,6 +96,7 @@ def train_run(
             accelerator=accelerator,
             workers=workers,
             progress=progress,
+            on_progress=on_progress,
         )
         if not training.is_main:
             return None

@@ -1,16 +1,16 @@
 """Training: recipes with the paper's numbers, and a loop on Lightning that can be interrupted."""
 
-from ddu.training._fit import Training as Training
-from ddu.training._fit import fit as fit
-from ddu.training._fit import is_main_process as is_main_process
-from ddu.training._recipes import RECIPES as RECIPES
-from ddu.training._recipes import Recipe as Recipe
-from ddu.training._recipes import find_recipe as find_recipe
-from ddu.training._recipes import parse_changes as parse_changes
+from ddu.training.loop import Training as Training
+from ddu.training.loop import fit as fit
+from ddu.training.loop import is_main_process as is_main_process
 from ddu.training.objectives import CrossEntropy as CrossEntropy
 from ddu.training.objectives import DUQObjective as DUQObjective
 from ddu.training.objectives import Objective as Objective
 from ddu.training.objectives import objective_for as objective_for
+from ddu.training.recipes import RECIPES as RECIPES
+from ddu.training.recipes import Recipe as Recipe
+from ddu.training.recipes import find_recipe as find_recipe
+from ddu.training.recipes import parse_changes as parse_changes
 
 __all__ = [
     "RECIPES",

@@ -1,10 +1,11 @@
-"""The Lightning side of training: steps, sums, checkpoints' content. Everything here imports Lightning."""
+"""The steps of a training as a Lightning module, and the random changes to its batches. Imports Lightning."""
 
 import csv
 import io
 import json
 import math
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,67 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
+from torch.nn.functional import affine_grid, grid_sample
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from ddu.errors import InputError, TrainingError
 from ddu.files import write_bytes
-from ddu.training._augmentation import AUGMENTATIONS
-from ddu.training._recipes import Recipe
 from ddu.training.objectives import Objective
+from ddu.training.recipes import Augmentation, Recipe
 
-# The state in a checkpoint, under this key
-STATE = "ddu"
+STATE = "ddu"  # the key of our state in a checkpoint
+_PADDING = 4
+_AREA, _RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+
+
+def crop_flip(images: Tensor, black: Tensor) -> Tensor:
+    """Pads by 4 black pixels, crops to the old size at a random place, and mirrors every other image.
+
+    Args:
+        images: (sample, channel, height, width).
+        black: What black is after normalisation, for each channel or for all.
+    """
+    batch, channels, height, width = images.shape
+    size = batch, channels, height + 2 * _PADDING, width + 2 * _PADDING
+    padded = black.to(images)[:, None, None].expand(size).clone()
+    padded[..., _PADDING:-_PADDING, _PADDING:-_PADDING] = images
+    top, left = torch.randint(2 * _PADDING + 1, (2, batch, 1), device=images.device)
+    rows = top + torch.arange(height, device=images.device)
+    columns = left + torch.arange(width, device=images.device)
+    columns = torch.where(_coins(batch, images.device)[:, None], columns.flip(1), columns)
+    sample = torch.arange(batch, device=images.device)[:, None, None, None]
+    channel = torch.arange(channels, device=images.device)[:, None, None]
+    return padded[sample, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def resized_crop_flip(images: Tensor, black: Tensor) -> Tensor:
+    """A crop of 8 to 100 % of the area, of a ratio from 3:4 to 4:3, brought to the old size; mirrored half the time.
+
+    Nothing is padded, so `black` is not used.
+    """
+    batch, device = len(images), images.device
+    area = torch.empty(batch, device=device).uniform_(*_AREA)
+    ratio = torch.empty(batch, device=device).uniform_(*map(math.log, _RATIO)).exp()
+    # Half-extents of the crop, in units where the image is [-1, 1]²
+    width, height = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)
+    x, y = (torch.empty(batch, device=device).uniform_(-1, 1) * (1 - extent) for extent in (width, height))
+    mirror = torch.where(_coins(batch, device), -1.0, 1.0)
+    zero = torch.zeros_like(x)
+    maps = torch.stack([torch.stack([mirror * width, zero, x], 1), torch.stack([zero, height, y], 1)], 1)
+    grid = affine_grid(maps.to(images.dtype), list(images.shape), align_corners=False)
+    return grid_sample(images, grid, padding_mode="reflection", align_corners=False)
+
+
+def _coins(count: int, device: torch.device) -> Tensor:
+    return torch.rand(count, device=device) < 0.5
+
+
+AUGMENTATIONS: dict[Augmentation, Callable[[Tensor, Tensor], Tensor]] = {
+    "none": lambda images, black: images,
+    "crop_flip": crop_flip,
+    "resized_crop_flip": resized_crop_flip,
+}
 
 
 class TrainingModule(LightningModule):
@@ -37,7 +88,7 @@ class TrainingModule(LightningModule):
         history_file: Where to write the history, if anywhere.
 
     Attributes:
-        history: One dictionary an epoch: epoch, lr, train and validation loss and accuracy, seconds.
+        history: One dictionary per epoch, as in `ddu.training.Training`.
     """
 
     def __init__(
@@ -60,7 +111,7 @@ class TrainingModule(LightningModule):
         self.black: Tensor
         self.register_buffer("black", black, persistent=False)
         self._augment = AUGMENTATIONS[recipe.augmentation]
-        self._steps_an_epoch = math.nan
+        self._steps_per_epoch = math.nan
         self._sums: dict[str, Tensor] = {}
 
     def configure_optimizers(self) -> Any:
@@ -71,8 +122,8 @@ class TrainingModule(LightningModule):
             optimiser = SGD(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay, **options)
         else:
             optimiser = Adam(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay)
-        self._steps_an_epoch = self.trainer.estimated_stepping_batches / recipe.epochs
-        schedule = LambdaLR(optimiser, lambda step: recipe.lr_factor(step / self._steps_an_epoch))
+        self._steps_per_epoch = self.trainer.estimated_stepping_batches / recipe.epochs
+        schedule = LambdaLR(optimiser, lambda step: recipe.lr_factor(step / self._steps_per_epoch))
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_train_epoch_start(self) -> None:
@@ -106,7 +157,7 @@ class TrainingModule(LightningModule):
         self._add("val", loss, scores, labels)
 
     def on_train_epoch_end(self) -> None:
-        row = {"epoch": self.current_epoch + 1, "lr": self._lr(), **self._means("train"), **self._means("val")}
+        row = {"epoch": self.current_epoch + 1, "lr": self._lr(), **self._finish("train"), **self._finish("val")}
         self.log_dict({name: value for name, value in row.items() if name != "epoch"}, rank_zero_only=True)
         self.history.append(row | {"seconds": time.monotonic() - self._started})
         if self.history_file is not None and self.trainer.is_global_zero:
@@ -117,19 +168,16 @@ class TrainingModule(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         saved = checkpoint[STATE]
-        for name, now in self._settings().items():
-            then = saved["made_with"][name]
-            if then != now:
-                raise InputError(
-                    f"The training to go on with was started with {name}={then}, and this one has {name}={now}: "
-                    "give the same, or start again in another folder."
-                )
+        _refuse_changes("The training to resume", saved["made_with"], self._settings())
         self.history = saved["history"]
 
-    def running(self) -> tuple[float, float]:
-        """Mean loss and accuracy of this epoch so far, on this rank."""
-        loss, correct, count = self._sums["train"].tolist()
-        return loss / count, correct / count
+    def running(self) -> dict[str, float]:
+        """The means of this epoch so far, on this rank; before its validation, those of the last validation."""
+        last = self.history[-1] if self.history else {}
+        row = {name: value for name, value in last.items() if name.startswith("val")}
+        for part, sums in self._sums.items():
+            row |= _means(part, sums)
+        return row
 
     def _settings(self) -> dict[str, Any]:
         # As JSON has them: a tuple comes back as a list
@@ -140,11 +188,13 @@ class TrainingModule(LightningModule):
         assert isinstance(optimiser, Optimizer) or hasattr(optimiser, "param_groups")
         return float(optimiser.param_groups[0]["lr"])  # type: ignore[union-attr]
 
-    def _add(self, part: str, loss: Tensor, scores: Tensor, labels: Tensor) -> None:
-        correct = (scores.detach().argmax(1) == labels).sum()
-        self._sums[part] += torch.stack([loss.detach().double() * len(labels), correct, torch.tensor(len(labels))])
+    def _add(self, part: str, loss: Tensor, scores: Tensor | None, labels: Tensor) -> None:
+        count = len(labels)
+        correct = torch.tensor(math.nan) if scores is None else (scores.detach().argmax(1) == labels).sum()
+        self._sums[part] += torch.stack([loss.detach().double() * count, correct, torch.tensor(count)])
 
-    def _means(self, part: str) -> dict[str, float]:
+    def _finish(self, part: str) -> dict[str, float]:
+        """The means over all ranks; the next epoch starts from zero."""
         if part not in self._sums:
             return {}
         sums = self._sums.pop(part)
@@ -152,8 +202,24 @@ class TrainingModule(LightningModule):
             gathered = self.all_gather(sums)
             assert isinstance(gathered, Tensor)
             sums = gathered.sum(0)
-        loss, correct, count = sums.tolist()
-        return {f"{part}_loss": loss / count, f"{part}_accuracy": correct / count}
+        return _means(part, sums)
+
+
+def _means(part: str, sums: Tensor) -> dict[str, float]:
+    """Loss and accuracy per sample; without class scores there is no accuracy."""
+    loss, correct, count = sums.tolist()
+    means = {f"{part}_loss": loss / count}
+    return means if math.isnan(correct) else means | {f"{part}_accuracy": correct / count}
+
+
+def _refuse_changes(where: str, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Refuses to resume with other settings, and names the first that differs."""
+    for name, now in here.items():
+        if there[name] != now:
+            raise InputError(
+                f"{where} was started with {name}={there[name]}, and this one has {name}={now}. Use the same settings, "
+                "or another folder."
+            )
 
 
 def _csv(rows: list[dict[str, float]]) -> str:

@@ -14,10 +14,13 @@ from ddu.models import Classifier
 
 
 class Objective(Protocol):
-    """A loss, and what else a method does while it trains."""
+    """A loss, and what a method does besides while it trains. Subclasses write `loss`; the rest does nothing."""
 
-    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor | None]:
         """The loss of a batch, and scores (batch, class) whose largest is the predicted class.
+
+        An objective without classes, such as the reconstruction error of an autoencoder, returns None for the scores.
+        The history then has no accuracies, and the best epoch is the one with the lowest validation loss.
 
         Validation calls it without gradients; a penalty that needs them is then left out.
         """
@@ -78,20 +81,20 @@ def kernel_cross_entropy(log_kernels: Tensor, labels: Tensor) -> Tensor:
     >>> kernel_cross_entropy(torch.tensor([[0.5, 0.25]]).log(), torch.tensor([0]))  # -(log 0.5 + log 0.75) / 2
     tensor(0.4904)
     """
-    # At a centroid 1 - K is zero: no closer than the precision can tell
+    # At a centroid 1 - K is zero: keep K below 1 by the precision of the dtype
     log_others = torch.log(-torch.expm1(log_kernels.clamp(max=-torch.finfo(log_kernels.dtype).eps)))
     return -torch.where(one_hot(labels, log_kernels.shape[1]).bool(), log_kernels, log_others).mean()
 
 
 def objective_for(model: nn.Module, *, label_smoothing: float = 0.0, penalty: float = 0.75) -> Objective:
-    """The objective that a network's head is made for: DUQ's for an `RBFHead`, cross-entropy for any other.
+    """The objective for the head of a network: DUQ's for an `RBFHead`, cross-entropy for any other.
 
     SNGP trains by cross-entropy too; the precision of its head is summed afterwards, by `ddu.detectors.SNGP.fit`.
 
     Args:
         model: The network.
-        label_smoothing: Of the cross-entropy.
-        penalty: Of DUQ, the weight of the gradient penalty.
+        label_smoothing: Label smoothing of the cross-entropy.
+        penalty: The weight of DUQ's gradient penalty.
     """
     if any(isinstance(module, RBFHead) for module in model.modules()):
         return DUQObjective(penalty)
@@ -100,7 +103,7 @@ def objective_for(model: nn.Module, *, label_smoothing: float = 0.0, penalty: fl
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, after which each module is in its own mode again."""
+    """Evaluation mode; afterwards each module has its former mode again."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -1,11 +1,11 @@
-"""How the paper's networks and those of its rivals were trained, as values.
+"""Recipes: how the paper's networks and those of its rivals were trained, as values.
 
 Where the paper is silent: the weight decay, batch size and augmentation of CIFAR and the spectral norm of the two moons
 come from the authors' public code; five epochs of warm-up for ImageNet are the usual choice.
 
-DUQ is trained as in its authors' code. What that chooses by a search on Fashion-MNIST, the length scale and the weight
-of the penalty, is what CIFAR-10 has. SNGP is trained as in uncertainty-baselines on CIFAR; for the two moons it has
-DDU's recipe, with a bound and a length scale that suit its head.
+DUQ is trained as in its authors' code. On Fashion-MNIST that code searches for the length scale and the weight of the
+penalty; here they are those of CIFAR-10. SNGP is trained as in uncertainty-baselines on CIFAR; for the two moons it has
+DDU's recipe, with a spectral norm and a length scale that suit its head.
 """
 
 import math
@@ -32,26 +32,27 @@ class Recipe:
 
     Attributes:
         epochs: Passes over the training data.
-        batch_size: Samples a step, over all devices together.
+        batch_size: Samples per step, over all devices together.
         optimiser: "sgd" or "adam".
         lr: The learning rate, before the schedule.
-        momentum: Of SGD.
-        nesterov: Whether SGD looks ahead.
-        weight_decay: Of all parameters, added to the gradient.
+        momentum: The momentum of SGD.
+        nesterov: Whether SGD uses Nesterov momentum.
+        weight_decay: The L2 penalty of all parameters, added to the gradient.
         schedule: How the learning rate moves: "constant", "step" (times `gamma` at each of `milestones`), "cosine"
             (falls to 0), "one_cycle" (rises for 30 % of the time, then falls; the best choice for short trainings).
         milestones: The epochs at which "step" lowers the learning rate.
-        gamma: By how much.
+        gamma: The factor by which "step" lowers it.
         warmup_epochs: Epochs over which the learning rate rises linearly, before any schedule.
         warmup_factor: Where that rise starts, as a share of the learning rate.
-        label_smoothing: Off in the paper: it would blur the softmax entropy.
-        gradient_penalty: Of DUQ, the weight of the penalty on the gradient of its kernels.
+        label_smoothing: Label smoothing of the cross-entropy. Off in the paper: it would blur the softmax entropy.
+        gradient_penalty: The weight of DUQ's penalty on the gradient of its kernels.
         augmentation: Random changes to training images: "none", "crop_flip" (pad by 4 black pixels, crop, mirror) or
             "resized_crop_flip" (crop of random size and shape, resized, mirrored).
-        drop_last: Leave out the last batch of an epoch if it is not full.
-        samples_per_epoch: Repeat, or cut, the training data to so many samples an epoch; None is once each.
-        validation_share: Of the training data, held out for validation and calibration.
-        select: Keep the weights of the "last" epoch or of the "best" by validation accuracy.
+        drop_last: Skip the last batch of an epoch if it is not full.
+        samples_per_epoch: Repeat or cut the training data to this many samples per epoch; None uses each sample once.
+        validation_share: The share of the training data that is held out for validation and calibration.
+        select: Keep the weights of the "last" epoch or of the "best": the one with the highest validation accuracy, or
+            with the lowest validation loss where the objective has no class scores.
         precision: "32-true", "bf16-mixed" or "16-mixed".
         model: Options for `create_model` that belong to the recipe.
     """
@@ -93,7 +94,7 @@ class Recipe:
     def with_changes(self, **changes: Any) -> Self:
         """The recipe with some fields changed; with other epochs, the milestones keep their share of the training.
 
-        None of them moves before the end of the first epoch: every training starts at its full rate.
+        No milestone moves before the end of the first epoch: every training starts at its full learning rate.
 
         >>> RECIPES["cifar"].with_changes(epochs=35).milestones
         (15, 25)
@@ -107,7 +108,7 @@ class Recipe:
         return replace(self, **changes)
 
     def lr_factor(self, epoch: float) -> float:
-        """What the learning rate is multiplied by after `epoch` epochs, which need not be whole.
+        """The factor on the learning rate after `epoch` epochs, which may be a fraction.
 
         >>> RECIPES["cifar"].lr_factor(149.9), RECIPES["cifar"].lr_factor(150)
         (1.0, 0.1)
@@ -131,7 +132,15 @@ def _cosine(start: float, end: float, share: float) -> float:
     return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
 
 
-_DUQ = {"head": "duq", "spectral_norm": None, "sensitive": False}
+def _duq(**head_options: Any) -> dict[str, Any]:
+    """Options of `create_model` for a DUQ network."""
+    return {"head": "duq", "spectral_norm": None, "sensitive": False, "head_options": head_options}
+
+
+_TWO_MOONS = Recipe(
+    epochs=150, batch_size=64, optimiser="adam", lr=1e-3, weight_decay=0.0, schedule="constant", drop_last=True
+)
+_DUQ = Recipe(epochs=100, lr=0.05, milestones=(25, 50, 75), gamma=0.2, drop_last=True)
 
 RECIPES: dict[str, Recipe] = {
     "mnist": Recipe(epochs=50, milestones=(25, 40)),
@@ -145,16 +154,7 @@ RECIPES: dict[str, Recipe] = {
         augmentation="resized_crop_flip",
         validation_share=0.02,
     ),
-    "two_moons": Recipe(
-        epochs=150,
-        batch_size=64,
-        optimiser="adam",
-        lr=1e-3,
-        weight_decay=0.0,
-        schedule="constant",
-        drop_last=True,
-        model={"spectral_norm": 0.65, "power_steps": 5},
-    ),
+    "two_moons": replace(_TWO_MOONS, model={"spectral_norm": 0.65, "power_steps": 5}),
     "active_learning": Recipe(
         epochs=100,
         batch_size=64,
@@ -165,26 +165,15 @@ RECIPES: dict[str, Recipe] = {
         select="best",
     ),
     # Wide ResNets took 200 epochs, with drops at 60, 120 and 160
-    "duq_cifar": Recipe(
-        epochs=100,
-        lr=0.05,
-        milestones=(25, 50, 75),
-        gamma=0.2,
-        augmentation="crop_flip",
-        drop_last=True,
-        model={**_DUQ, "head_options": {"length_scale": 0.1, "momentum": 0.999, "initial_count": 13.0}},
+    "duq_cifar": replace(
+        _DUQ, augmentation="crop_flip", model=_duq(length_scale=0.1, momentum=0.999, initial_count=13.0)
     ),
-    "duq_fashion_mnist": Recipe(
+    "duq_fashion_mnist": replace(
+        _DUQ,
         epochs=30,
-        lr=0.05,
         weight_decay=1e-4,
         milestones=(10, 20),
-        gamma=0.2,
-        drop_last=True,
-        model={
-            **_DUQ,
-            "head_options": {"embedding_size": 256, "length_scale": 0.1, "momentum": 0.999, "initial_count": 12.0},
-        },
+        model=_duq(embedding_size=256, length_scale=0.1, momentum=0.999, initial_count=12.0),
     ),
     "duq_two_moons": Recipe(
         epochs=30,
@@ -194,10 +183,7 @@ RECIPES: dict[str, Recipe] = {
         schedule="constant",
         gradient_penalty=1.0,
         drop_last=True,
-        model={
-            **_DUQ,
-            "head_options": {"embedding_size": 10, "length_scale": 0.3, "momentum": 0.99, "initial_count": 20.0},
-        },
+        model=_duq(embedding_size=10, length_scale=0.3, momentum=0.99, initial_count=20.0),
     ),
     # 0.08 for a batch of 128, so twice that here; Keras adds l2 · w² with l2 = 3e-4, which is torch's decay of 6e-4.
     # The networks were wide ResNets with less dropout than DDU's: --option dropout=0.1
@@ -214,17 +200,10 @@ RECIPES: dict[str, Recipe] = {
         model={"head": "sngp", "spectral_norm": 6.0, "sensitive": False},
     ),
     # Length scale and spectral norm are not published: the best of a grid of twelve, by the AUROC on the moons
-    "sngp_two_moons": Recipe(
-        epochs=150,
-        batch_size=64,
-        optimiser="adam",
-        lr=1e-3,
-        weight_decay=0.0,
-        schedule="constant",
-        drop_last=True,
-        model={"head": "sngp", "head_options": {"length_scale": 1.0}, "spectral_norm": 0.95},
+    "sngp_two_moons": replace(
+        _TWO_MOONS, model={"head": "sngp", "head_options": {"length_scale": 1.0}, "spectral_norm": 0.95}
     ),
-    # Nobody's: a few epochs on a CPU
+    # Not from a paper: a few epochs on a CPU
     "quick": Recipe(epochs=5, lr=0.05, schedule="one_cycle"),
 }
 

@@ -1,8 +1,8 @@
-"""Augmentation of whole batches."""
+"""The random changes to batches."""
 
 import torch
 
-from ddu.training._augmentation import crop_flip, resized_crop_flip
+from ddu.training._module import crop_flip, resized_crop_flip
 
 
 def test_crop_flip_gives_windows_of_the_padded_image():

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ddu.errors import NotSupportedError
-from ddu.layers._operator import Operator
+from ddu.layers.spectral import Operator
 
 torch.manual_seed(0)  # of the weights below
 CASES = {
