@@ -254,8 +254,7 @@ def test_a_finished_training_is_not_repeated(uninterrupted):
 def test_another_recipe_cannot_resume_a_checkpoint(uninterrupted):
     with pytest.raises(
         InputError,
-        match=r"^The training to resume was started with lr=0\.001, and this one has lr=0\.1\. Use the same settings, "
-        r"or another folder\.$",
+        match=r"^The training to resume has lr=0\.001, and this one has lr=0\.1: use the same, or another folder\.$",
     ):
         train(uninterrupted[1], lr=0.1)
 

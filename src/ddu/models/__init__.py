@@ -1,12 +1,14 @@
 """The paper's networks, each with features to return and a linear head.
 
-`create_model` builds them by name and `list_models` gives the names; one family a file, its differences from the
+`create_model` builds them by name and `list_models` gives the names; one family per file, its differences from the
 original at the top. The classes take `Layers`, the callables they build themselves from.
 """
 
 from ddu.models._factory import create_model as create_model
 from ddu.models._factory import list_models as list_models
+from ddu.models._factory import register_model as register_model
 from ddu.models._factory import takes_images as takes_images
+from ddu.models._layers import PLAIN as PLAIN
 from ddu.models._layers import Classifier as Classifier
 from ddu.models._layers import Layers as Layers
 from ddu.models.densenet import DenseNet as DenseNet
@@ -18,6 +20,7 @@ from ddu.models.wide_resnet import WideResNet as WideResNet
 
 __all__ = [
     "MLP",
+    "PLAIN",
     "VGG",
     "Classifier",
     "DenseNet",
@@ -27,5 +30,6 @@ __all__ = [
     "WideResNet",
     "create_model",
     "list_models",
+    "register_model",
     "takes_images",
 ]

@@ -5,7 +5,7 @@ import io
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from torch.nn.functional import affine_grid, grid_sample
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from ddu.errors import InputError, TrainingError
+from ddu.errors import TrainingError
 from ddu.files import write_bytes
+from ddu.resume import refuse_changes
 from ddu.training.objectives import Objective
 from ddu.training.recipes import Augmentation, Recipe
 
@@ -168,7 +169,7 @@ class TrainingModule(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         saved = checkpoint[STATE]
-        _refuse_changes("The training to resume", saved["made_with"], self._settings())
+        refuse_changes("The training to resume", saved["made_with"], self._settings())
         self.history = saved["history"]
 
     def running(self) -> dict[str, float]:
@@ -211,15 +212,6 @@ def _means(part: str, sums: Tensor) -> dict[str, float]:
     means = {f"{part}_loss": loss / count}
     return means if math.isnan(correct) else means | {f"{part}_accuracy": correct / count}
 
-
-def _refuse_changes(where: str, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Refuses to resume with other settings, and names the first that differs."""
-    for name, now in here.items():
-        if there[name] != now:
-            raise InputError(
-                f"{where} was started with {name}={there[name]}, and this one has {name}={now}. Use the same settings, "
-                "or another folder."
-            )
 
 
 def _csv(rows: list[dict[str, float]]) -> str:
