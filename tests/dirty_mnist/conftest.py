@@ -7,11 +7,12 @@ import torch
 from torch.nn.functional import interpolate, pad
 
 from ddu.data import ArrayDataset, DataInfo, digits
-from ddu.data.dirty_mnist import Filters, Mixing, Settings, Stratification, Training, make_dirty_mnist
+from ddu.dirty_mnist import Filters, Mixing, Settings, Stratification, make_dirty_mnist
+from ddu.dirty_mnist.training import adam
 
 TINY = Settings(
-    vae=Training(epochs=10, batch=16, learning_rate=4e-3, drops=(8,)),
-    labeller=Training(epochs=5, batch=32),
+    autoencoder=adam(epochs=10, batch_size=16, lr=4e-3, milestones=(8,)),
+    labeller=adam(epochs=5, batch_size=32, select="best"),
     mixing=Mixing(pool=200, chunk=400),
     filters=Filters(min_entropy=0.3, max_entropy=2.0, max_mutual_information=0.05, min_second=0.05, min_ink=0.2),
     strata=Stratification(images=150, bins=6),

@@ -7,37 +7,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from ddu.data.dirty_mnist import Filters, Stratification
-from ddu.data.dirty_mnist._labelling import Labelled
-from ddu.data.dirty_mnist._randomness import numbers
-from ddu.data.dirty_mnist._selection import Fate, allocate, draw_labels, judge, stratified
+from ddu.data.dirty_mnist_format import numbers
+from ddu.dirty_mnist import FilterResult, Filters, Stratification
+from ddu.dirty_mnist.labellers import Labelled
+from ddu.dirty_mnist.selection import allocate, draw_labels, judge, stratified
 from ddu.errors import InputError
 
 FILTERS = Filters(min_entropy=0.3, max_entropy=1.0, max_mutual_information=0.05, min_second=0.2, min_ink=0.5)
 
 
-def fate(probs=(0.7, 0.3, 0.0), information=0.01, ink=1.0) -> Fate:
+def result_of(probs=(0.7, 0.3, 0.0), information=0.01, ink=1.0) -> FilterResult:
     probs = torch.tensor([probs]).double()
     labels = Labelled(probs, torch.special.entr(probs).sum(1), torch.tensor([information]))
     image = torch.zeros(1, 784)
     image[:, :40] = ink
-    return Fate(judge(labels, image, FILTERS)[0])
+    return FilterResult(judge(labels, image, FILTERS)[0])
 
 
 @pytest.mark.parametrize(
     ("mixture", "expected"),
     [
-        ({}, Fate.KEPT),
-        ({"probs": (0.95, 0.05, 0.0)}, Fate.PLAIN),
-        ({"probs": (0.81, 0.10, 0.09)}, Fate.PLAIN),  # entropy 0.62, but no second reading
-        ({"probs": (0.4, 0.3, 0.3)}, Fate.MUDDLED),
-        ({"information": 0.06}, Fate.JUNK),
-        ({"ink": 0.4}, Fate.FAINT),
-        ({"information": 0.06, "ink": 0.4}, Fate.JUNK),  # the first reason counts
+        ({}, FilterResult.KEPT),
+        ({"probs": (0.95, 0.05, 0.0)}, FilterResult.PLAIN),
+        ({"probs": (0.81, 0.10, 0.09)}, FilterResult.PLAIN),  # entropy 0.62, but no second reading
+        ({"probs": (0.4, 0.3, 0.3)}, FilterResult.MUDDLED),
+        ({"information": 0.06}, FilterResult.JUNK),
+        ({"ink": 0.4}, FilterResult.FAINT),
+        ({"information": 0.06, "ink": 0.4}, FilterResult.JUNK),  # the first reason counts
     ],
 )
 def test_a_mixture_is_rejected_for_the_first_reason_that_applies(mixture, expected):
-    assert fate(**mixture) is expected
+    assert result_of(**mixture) is expected
 
 
 def test_a_mixture_on_the_limits_is_kept():
@@ -45,7 +45,7 @@ def test_a_mixture_on_the_limits_is_kept():
     entropy = torch.special.entr(probs).sum(1)
     limits = Filters(entropy.item(), entropy.item(), 0.05, min_second=0.2, min_ink=0.5)
     labels = Labelled(probs, entropy, torch.tensor([0.05], dtype=torch.float64))
-    assert judge(labels, torch.full((1, 784), 0.5), limits).tolist() == [Fate.KEPT]
+    assert judge(labels, torch.full((1, 784), 0.5), limits).tolist() == [FilterResult.KEPT]
 
 
 @given(

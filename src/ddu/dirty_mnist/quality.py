@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,24 +11,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ddu.data.dataset import ArrayDataset
-from ddu.data.dirty_mnist._artifact import read_arrays, read_manifest
-from ddu.data.dirty_mnist._load import NOISE, SoftLabelled, load_dirty, with_noise
-from ddu.data.dirty_mnist._make import Progress, load_vae, pixel_rows
-from ddu.data.dirty_mnist._mixing import Mixer, Mixtures
-from ddu.data.dirty_mnist._randomness import numbers, torch_numbers
-from ddu.data.dirty_mnist._training import Training, train
-from ddu.data.dirty_mnist._vae import MEAN, STD
+from ddu.data import ArrayDataset, DataInfo, loader
+from ddu.data.dirty_mnist_format import numbers, read_arrays, read_manifest
+from ddu.data.sources.dirty_mnist import NOISE, SoftLabelled, load_dirty, with_noise
+from ddu.dirty_mnist.autoencoder import pixel_rows
+from ddu.dirty_mnist.make import load_autoencoder
+from ddu.dirty_mnist.mixtures import Mixer, Mixtures
+from ddu.dirty_mnist.training import Progress, adam, train
 from ddu.files import write_json
 from ddu.measures import entropy
 from ddu.metrics import accuracy, auroc
+from ddu.training import Recipe
 
-TRAINING = Training(epochs=2, drops=(1,))
+RECIPE = adam(epochs=2, milestones=(1,))
 """How the fresh network learns by default."""
 
 _FILE = "quality.json"
 _BINS = 6
-_ROWS = 512  # judged at a time
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Quality:
         accuracy_ambiguous: Its accuracy on ambiguous images, against one drawn label each.
         accuracy_ambiguous_best: The best possible: the mean of the soft labels' maxima.
         divergence: Mean of KL(soft label ‖ its probabilities) on ambiguous images, in nats.
-        fates: Share of all mixtures that were kept, plain, muddled, junk or faint, for each split.
+        filter_results: Share of all mixtures that were kept, plain, muddled, junk or faint, for each split.
         entropy_edges: Bins of the soft labels' entropy.
         entropy_histogram: Images in each bin, for each split and likeliest class.
     """
@@ -61,7 +61,7 @@ class Quality:
     accuracy_ambiguous: float
     accuracy_ambiguous_best: float
     divergence: float
-    fates: dict[str, dict[str, float]]
+    filter_results: dict[str, dict[str, float]]
     entropy_edges: list[float]
     entropy_histogram: dict[str, list[list[int]]]
 
@@ -74,7 +74,7 @@ def measure_quality(
     name: str,
     *,
     samples: int = 40_000,
-    training: Training = TRAINING,
+    recipe: Recipe = RECIPE,
     seed: int = 1,
     progress: Progress = lambda stage, done, note: None,
 ) -> Quality:
@@ -88,21 +88,22 @@ def measure_quality(
             labellers, which are LeNets. It is trained in place.
         name: What it is called.
         samples: How many samples of Dirty-MNIST to train on, drawn at random.
-        training: How it learns.
+        recipe: How it learns.
         seed: Decides the samples and their order.
         progress: Is told how far the work is.
     """
     folder = Path(folder)
     dirty = load_dirty(folder, "train", mnist_train)
     dirty = dirty.take(numbers(seed, "quality").permutation(len(dirty.labels))[:samples])
-    _learn(network, dirty, training, seed, progress)
+    samples_seen = ArrayDataset(dirty.inputs, dirty.labels, mnist_train.info)
+    train(network, samples_seen, recipe, partial(progress, "Train a fresh network"), seed, "quality", "training")
 
     clean, ambiguous = _test_samples(folder, mnist_test)
     shown = {"clean": clean.inputs, "ambiguous": ambiguous.inputs, "redrawn": _redrawn(folder, mnist_test)}
     logits = {}
     for done, (kind, inputs) in enumerate(shown.items()):
         progress("Judge test images", done / len(shown), kind)
-        logits[kind] = _judged(network, inputs)
+        logits[kind] = _judged(network, inputs, mnist_test.info)
     progress("Judge test images", 1, f"{sum(map(len, shown.values())):,} images")
 
     doubt = {kind: entropy(values) for kind, values in logits.items()}
@@ -113,7 +114,7 @@ def measure_quality(
     quality = Quality(
         network=name,
         samples=len(dirty.labels),
-        epochs=training.epochs,
+        epochs=recipe.epochs,
         accuracy_clean=accuracy(logits["clean"], torch.from_numpy(clean.labels)),
         auroc_clean=auroc(doubt["clean"], doubt["ambiguous"]),
         auroc_redrawn=auroc(doubt["redrawn"], doubt["ambiguous"]),
@@ -121,8 +122,8 @@ def measure_quality(
         accuracy_ambiguous=accuracy(logits["ambiguous"], torch.from_numpy(ambiguous.labels)),
         accuracy_ambiguous_best=float(soft_labels.amax(1).mean()),
         divergence=float(cross_entropy(logits["ambiguous"], soft_labels) - _entropies(soft_labels).mean()),
-        fates={
-            split: {fate: count / known["mixtures"] for fate, count in known["fates"].items()}
+        filter_results={
+            split: {result: count / known["mixtures"] for result, count in known["filter_results"].items()}
             for split, known in manifest["splits"].items()
         },
         entropy_edges=edges.tolist(),
@@ -152,18 +153,6 @@ def entropy_histogram(folder: Path, split: str, edges: np.ndarray) -> list[list[
     return [np.histogram(entropies[likeliest.numpy() == label], edges)[0].tolist() for label in classes]
 
 
-def _learn(network: nn.Module, dirty: SoftLabelled, training: Training, seed: int, progress: Progress) -> None:
-    labels = torch.from_numpy(dirty.labels)
-    generator = torch_numbers(seed, "quality", "training")
-
-    def loss(rows: Tensor) -> Tensor:
-        return cross_entropy(network(_normalised(dirty.inputs[rows.numpy()])), labels[rows])
-
-    for step in train(network, loss, len(labels), training, generator):
-        note = f"epoch {step.epoch} of {training.epochs}, loss {step.loss:.2f}"
-        progress("Train a fresh network", step.done, note)
-
-
 def _test_samples(folder: Path, mnist_test: ArrayDataset) -> tuple[SoftLabelled, SoftLabelled]:
     """MNIST, and one copy of every ambiguous image."""
     dirty = load_dirty(folder, "test", mnist_test)
@@ -174,20 +163,16 @@ def _test_samples(folder: Path, mnist_test: ArrayDataset) -> tuple[SoftLabelled,
 def _redrawn(folder: Path, mnist_test: ArrayDataset) -> np.ndarray:
     """MNIST as the autoencoder draws it, with the noise that all images have."""
     itself = Mixtures(np.arange(len(mnist_test))[:, None], np.ones((len(mnist_test), 1), dtype=np.float32))
-    images = Mixer(load_vae(folder), pixel_rows(mnist_test.inputs)).images(itself)
+    images = Mixer(load_autoencoder(folder), pixel_rows(mnist_test.inputs)).images(itself)
     bytes_ = (255 * images).round().byte().reshape(-1, 28, 28, 1).numpy()
     return with_noise(bytes_, 1, NOISE, numbers(read_manifest(folder)["seed"], "noise", "redrawn"))
 
 
 @torch.no_grad()
-def _judged(network: nn.Module, inputs: np.ndarray) -> Tensor:
+def _judged(network: nn.Module, inputs: np.ndarray, info: DataInfo) -> Tensor:
     network.eval()
-    parts = [network(_normalised(inputs[start : start + _ROWS])) for start in range(0, len(inputs), _ROWS)]
-    return torch.cat(parts).double()
-
-
-def _normalised(inputs: np.ndarray) -> Tensor:
-    return (torch.from_numpy(inputs).permute(0, 3, 1, 2).float() - MEAN) / STD
+    unlabelled = ArrayDataset(inputs, np.zeros(len(inputs), np.int64), info)
+    return torch.cat([network(images) for images, _ in loader(unlabelled)]).double()
 
 
 def _readings(scores: Tensor) -> Tensor:

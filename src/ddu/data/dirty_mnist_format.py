@@ -1,26 +1,20 @@
-"""The set as a folder: arrays in `.npz`, everything else in `manifest.json`; and the files of finished stages.
+"""The folder that Ambiguous-MNIST is kept in: arrays in `.npz`, everything else in `manifest.json`.
 
-Every file is written under another name, flushed and renamed, so it is whole or absent. The manifest comes last:
-without it there is no set, only stages of one.
+Every file is whole or absent. The manifest comes last: without it there is no set.
 """
 
 import hashlib
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
-import safetensors
-import safetensors.torch
-from torch import Tensor
 
 from ddu._version import __version__
-from ddu.data._arrays import save_arrays
 from ddu.errors import ArtifactError, InputError
-from ddu.files import whole_file, write_bytes, write_json
+from ddu.files import whole_file, write_json
 
 FORMAT = "ddu-dirty-mnist"
 FORMAT_VERSION = 1
@@ -29,37 +23,19 @@ SPLITS = ("train", "test")
 _MANIFEST = "manifest.json"
 
 
-def digest(*parts: Any) -> str:
-    """A short fingerprint of settings.
+def seed_for(seed: int, *purpose: str | int) -> int:
+    """A seed of its own for every purpose, so that the parts of the work can be done in any order, or again."""
+    words = "|".join(map(str, (seed, *purpose)))
+    return int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "little") >> 1
 
-    >>> digest({"epochs": 4}, 0) == digest({"epochs": 4}, 1)
-    False
+
+def numbers(seed: int, *purpose: str | int) -> np.random.Generator:
+    """A random stream of its own for every purpose.
+
+    >>> [int(numbers(0, *purpose).integers(100)) for purpose in (("mix", 1), ("mix", 2), ("mix", 1))]
+    [60, 72, 60]
     """
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def array_digest(*arrays: np.ndarray) -> str:
-    """SHA-256 of arrays: dtypes, shapes and bytes."""
-    content = hashlib.sha256()
-    for array in arrays:
-        content.update(f"{array.dtype}|{array.shape}|".encode())
-        content.update(np.ascontiguousarray(array).data)
-    return content.hexdigest()
-
-
-def stage(path: Path, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """What an earlier run left at `path`, or else what `make` gives, which is left there for the next run."""
-    if not path.exists():
-        write_bytes(path, safetensors.torch.save({name: tensor.contiguous() for name, tensor in make().items()}))
-    return read_tensors(path)
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a finished stage."""
-    try:
-        return safetensors.torch.load_file(path)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise ArtifactError(f"{path} is missing or damaged ({error}). Delete it and make the set again.") from error
+    return np.random.default_rng(seed_for(seed, *purpose))
 
 
 def has_manifest(folder: Path) -> bool:
@@ -95,10 +71,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def write_arrays(folder: Path, split: str, arrays: dict[str, np.ndarray]) -> str:
-    """Writes the arrays of a split and returns their fingerprint."""
+    """Writes the arrays of a split, which are numbers, and returns their SHA-256."""
     with whole_file(_arrays_file(folder, split)) as file:
-        save_arrays(file, arrays)
-    return _content_digest(arrays)
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+    return _digest(arrays)
 
 
 def read_arrays(folder: Path, split: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -112,7 +88,7 @@ def read_arrays(folder: Path, split: str) -> tuple[dict[str, np.ndarray], dict[s
             arrays = dict(file)
     except (OSError, ValueError, BadZipFile) as error:
         raise ArtifactError(f"{path} is missing or damaged ({error}). Copy it again, or make the set again.") from error
-    if _content_digest(arrays) != manifest["splits"][split]["sha256"]:
+    if _digest(arrays) != manifest["splits"][split]["sha256"]:
         raise ArtifactError(f"{path} was changed after it was made: its checksum does not match the manifest's.")
     return arrays, manifest
 
@@ -121,5 +97,10 @@ def _arrays_file(folder: Path, split: str) -> Path:
     return folder / f"ambiguous_{split}.npz"
 
 
-def _content_digest(arrays: dict[str, np.ndarray]) -> str:
-    return array_digest(*(arrays[name] for name in sorted(arrays)))
+def _digest(arrays: dict[str, np.ndarray]) -> str:
+    """SHA-256 of arrays: dtypes, shapes and bytes, in the order of their names."""
+    content = hashlib.sha256()
+    for name in sorted(arrays):
+        content.update(f"{arrays[name].dtype}|{arrays[name].shape}|".encode())
+        content.update(np.ascontiguousarray(arrays[name]).data)
+    return content.hexdigest()

@@ -9,7 +9,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 from ddu.cli import _make_dirty_mnist
-from ddu.data.dirty_mnist import SCALES, Training, measure_quality
+from ddu.dirty_mnist import SCALES, measure_quality
+from ddu.dirty_mnist.training import adam
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_what_was_measured_is_shown_again(run, made, tmp_path, train_digits, tes
     folder = shutil.copytree(made, tmp_path / "set")
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
-    quality = measure_quality(folder, train_digits, test_digits, network, "linear", training=Training(epochs=1))
+    quality = measure_quality(folder, train_digits, test_digits, network, "linear", recipe=adam(epochs=1))
     done = run("--output", str(folder), "--seed", "3")
     assert done.exit_code == 0
     assert "What a fresh network finds (linear, 1,200 samples)" in done.stdout

@@ -1,19 +1,23 @@
-"""Which mixtures are ambiguous digits, and which of those make the set."""
+"""Which mixtures are ambiguous digits: filtered a chunk at a time, and then chosen evenly."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from ddu.data.dirty_mnist._labelling import Labelled
+from ddu.dirty_mnist.labellers import Labelled, ensemble_logits, labelled
+from ddu.dirty_mnist.mixtures import Mixer, Mixing, Mixtures, draw_mixtures
 from ddu.errors import InputError
 
+_ROWS = 2048  # decoded and labelled at a time
 _STROKE = 40  # pixels: about a third of what an MNIST digit covers
 
 
-class Fate(IntEnum):
-    """What becomes of a mixture; the first reason that applies is counted."""
+class FilterResult(IntEnum):
+    """Whether a mixture passed the filters, or the first reason why not."""
 
     KEPT = 0
     PLAIN = 1
@@ -28,11 +32,11 @@ class Fate(IntEnum):
 
 
 _WORDS = {
-    Fate.KEPT: "passed the filters",
-    Fate.PLAIN: "plain: one reading only",
-    Fate.MUDDLED: "muddled: too many readings",
-    Fate.JUNK: "junk: the labellers disagree",
-    Fate.FAINT: "faint: grey strokes",
+    FilterResult.KEPT: "passed the filters",
+    FilterResult.PLAIN: "plain: one reading only",
+    FilterResult.MUDDLED: "muddled: too many readings",
+    FilterResult.JUNK: "junk: the labellers disagree",
+    FilterResult.FAINT: "faint: grey strokes",
 }
 
 
@@ -74,7 +78,7 @@ class Stratification:
 
 
 def judge(labels: Labelled, images: Tensor, filters: Filters) -> np.ndarray:
-    """The `Fate` of every image, (image,).
+    """The `FilterResult` of every image, (image,).
 
     Args:
         labels: What the ensemble says of them.
@@ -83,12 +87,61 @@ def judge(labels: Labelled, images: Tensor, filters: Filters) -> np.ndarray:
     """
     second = labels.probs.topk(2, dim=1).values[:, 1]
     reasons = {
-        Fate.PLAIN: (labels.entropy < filters.min_entropy) | (second < filters.min_second),
-        Fate.MUDDLED: labels.entropy > filters.max_entropy,
-        Fate.JUNK: labels.mutual_information > filters.max_mutual_information,
-        Fate.FAINT: images.topk(_STROKE, dim=1).values.mean(1) < filters.min_ink,
+        FilterResult.PLAIN: (labels.entropy < filters.min_entropy) | (second < filters.min_second),
+        FilterResult.MUDDLED: labels.entropy > filters.max_entropy,
+        FilterResult.JUNK: labels.mutual_information > filters.max_mutual_information,
+        FilterResult.FAINT: images.topk(_STROKE, dim=1).values.mean(1) < filters.min_ink,
     }
-    return np.select([mask.numpy() for mask in reasons.values()], list(reasons), default=Fate.KEPT)
+    return np.select([mask.numpy() for mask in reasons.values()], list(reasons), default=FilterResult.KEPT)
+
+
+def filtered_mixtures(
+    mixer: Mixer,
+    classes: np.ndarray,
+    labellers: Sequence[nn.Module],
+    mixing: Mixing,
+    filters: Filters,
+    random: np.random.Generator,
+) -> dict[str, Tensor]:
+    """One chunk of mixtures, of which those are kept that pass the filters.
+
+    Args:
+        mixer: Makes the images.
+        classes: Of the digits that are mixed, (digit,).
+        labellers: The ensemble; the first one has the first look.
+        mixing: What is mixed.
+        filters: What a mixture must be like.
+        random: Where the mixtures come from.
+
+    Returns:
+        For the kept mixtures `images` in bytes (mixture, 784), `parents`, `weights`, `probs`, `entropy` and
+        `mutual_information`; and `counts`, how many of all mixtures had which `FilterResult`.
+    """
+    mixtures = draw_mixtures(classes, mixing, random)
+    parts = [_kept(mixer.images(batch), batch, labellers, filters) for batch in mixtures.batches(_ROWS)]
+    counts = torch.stack([part.pop("counts") for part in parts]).sum(0)
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]} | {"counts": counts}
+
+
+@torch.no_grad()
+def _kept(images: Tensor, mixtures: Mixtures, labellers: Sequence[nn.Module], filters: Filters) -> dict[str, Tensor]:
+    confidence = torch.softmax(ensemble_logits(labellers[:1], images)[0], dim=1).amax(1)
+    unsure = (confidence <= filters.first_look).nonzero().squeeze(1)
+    labels = labelled(ensemble_logits(labellers, images[unsure]))
+    results = judge(labels, images[unsure], filters)
+    counts = np.bincount(results, minlength=len(FilterResult))
+    counts[FilterResult.PLAIN] += len(images) - len(unsure)
+    kept = torch.from_numpy(results == FilterResult.KEPT)
+    rows = unsure[kept]
+    return {
+        "images": (255 * images[rows]).round().byte(),
+        "parents": torch.from_numpy(mixtures.parents)[rows].int(),
+        "weights": torch.from_numpy(mixtures.weights)[rows],
+        "probs": labels.probs[kept].float(),
+        "entropy": labels.entropy[kept].float(),
+        "mutual_information": labels.mutual_information[kept].float(),
+        "counts": torch.from_numpy(counts),
+    }
 
 
 def allocate(available: np.ndarray, wanted: int, exponent: float) -> np.ndarray:
@@ -144,7 +197,7 @@ def stratified(
 
 
 def draw_labels(probs: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
-    """Draws `count` labels an image from its soft label, with replacement, (image, count)."""
+    """Draws `count` labels per image from its soft label, with replacement, (image, count)."""
     cumulative = probs.cumsum(1, dtype=np.float64)[:, None, :-1]
     draws = random.random((len(probs), count, 1)) * probs.sum(1, dtype=np.float64)[:, None, None]
     return (draws >= cumulative).sum(-1).astype(np.uint8)

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ddu.data.dirty_mnist._artifact import read_arrays
-from ddu.data.dirty_mnist._randomness import numbers
+from ddu.data.dirty_mnist_format import numbers, read_arrays
 from ddu.extras import require
 
 _ZOOM = 3

@@ -7,9 +7,10 @@ import pytest
 import torch
 from scipy.stats import entropy as scipy_entropy
 
-from ddu.data.dirty_mnist import Training
-from ddu.data.dirty_mnist._labelling import ensemble_logits, labelled, train_labeller
-from ddu.data.dirty_mnist._make import pixel_rows
+from ddu.data import ArrayDataset
+from ddu.dirty_mnist.autoencoder import pixel_rows
+from ddu.dirty_mnist.labellers import ensemble_logits, labelled, train_labeller
+from ddu.dirty_mnist.training import adam
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e4])
@@ -43,22 +44,32 @@ def test_the_order_of_members_does_not_matter():
 
 
 def trained(train_digits, validation, epochs):
-    images, labels = pixel_rows(train_digits.inputs[:320]), torch.from_numpy(train_digits.labels[:320])
-    training = Training(epochs=epochs, batch=32, learning_rate=3e-3)
+    recipe = adam(epochs=epochs, batch_size=32, lr=3e-3, select="best")
     return train_labeller(
-        (images, labels), validation, 10, training, seed=0, member=0, progress=lambda done, note: None
+        train_digits.subset(range(320)), validation, recipe, seed=0, member=0, progress=lambda done, note: None
     )
 
 
 def test_a_labeller_is_kept_as_it_was_after_its_best_epoch(train_digits):
-    images = pixel_rows(train_digits.inputs[320:400])
-    truth = torch.from_numpy(train_digits.labels[320:400])
-    always_wrong = (truth + 1) % 10  # the better it learns the digits, the worse it does here
-    first = trained(train_digits, (images, always_wrong), epochs=1)
-    last_of_three = trained(train_digits, (images, always_wrong), epochs=3)
+    held_out = train_digits.subset(range(320, 400))
+    # The better it learns the digits, the worse it does here
+    always_wrong = ArrayDataset(held_out.inputs, (held_out.labels + 1) % 10, held_out.info)
+    first = trained(train_digits, always_wrong, epochs=1)
+    last_of_three = trained(train_digits, always_wrong, epochs=3)
     for name, weights in first.state_dict().items():
         assert torch.equal(weights, last_of_three.state_dict()[name]), name
-    best_of_three = trained(train_digits, (images, truth), epochs=3)
-    assert not torch.equal(best_of_three[1].weight, first[1].weight)
-    accuracy = (ensemble_logits([best_of_three], images)[0].argmax(1) == truth).float().mean()
-    assert accuracy > 0.6
+    best_of_three = trained(train_digits, held_out, epochs=3)
+    assert not torch.equal(best_of_three.head.weight, first.head.weight)
+    predicted = ensemble_logits([best_of_three], pixel_rows(held_out.inputs))[0].argmax(1)
+    assert (predicted.numpy() == held_out.labels).mean() > 0.6
+
+
+def test_members_have_weights_of_their_own_and_the_global_random_state_is_left_alone(train_digits):
+    few, none = train_digits.subset(range(64)), lambda done, note: None
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    one, again, other = (train_labeller(few, few, adam(epochs=1), 0, member, none) for member in (0, 0, 1))
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(one.head.weight, again.head.weight)
+    assert not torch.equal(one.head.weight, other.head.weight)

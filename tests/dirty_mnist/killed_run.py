@@ -11,7 +11,7 @@ import numpy as np
 from conftest import TINY
 
 from ddu.data import ArrayDataset, DataInfo
-from ddu.data.dirty_mnist import make_dirty_mnist
+from ddu.dirty_mnist import make_dirty_mnist
 
 
 def progress(stage: str, done: float, note: str) -> None:
@@ -20,7 +20,7 @@ def progress(stage: str, done: float, note: str) -> None:
 
 
 if __name__ == "__main__":
-    info = DataInfo("digits", (1, 28, 28), tuple("0123456789"))
+    info = DataInfo("digits", (1, 28, 28), tuple("0123456789"), (0.1307,), (0.3081,))
     with np.load(sys.argv[2]) as arrays:
         train, test = (ArrayDataset(arrays[f"x_{split}"], arrays[f"y_{split}"], info) for split in ("train", "test"))
     make_dirty_mnist(sys.argv[1], train, test, TINY, seed=3, progress=progress)

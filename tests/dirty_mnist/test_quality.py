@@ -10,9 +10,10 @@ import torch
 from scipy import stats
 from torch import nn
 
-from ddu.data.dirty_mnist import Training, measure_quality, read_quality
-from ddu.data.dirty_mnist._artifact import read_arrays, read_manifest
-from ddu.data.dirty_mnist._quality import entropy_histogram
+from ddu.data.dirty_mnist_format import read_arrays, read_manifest
+from ddu.dirty_mnist import measure_quality, read_quality
+from ddu.dirty_mnist.quality import entropy_histogram
+from ddu.dirty_mnist.training import adam
 
 
 class Constant(nn.Module):
@@ -35,7 +36,7 @@ def copied(made, tmp_path):
 
 @pytest.fixture
 def of_constant(copied, train_digits, test_digits):
-    return measure_quality(copied, train_digits, test_digits, Constant(), "constant", training=Training(epochs=0))
+    return measure_quality(copied, train_digits, test_digits, Constant(), "constant", recipe=adam(epochs=1, lr=0.0))
 
 
 def test_a_network_that_knows_nothing_scores_as_chance_does(made, of_constant, test_digits):
@@ -63,8 +64,8 @@ def test_the_histogram_counts_every_image_by_class_and_entropy(made, of_constant
     assert np.sum(entropy_histogram(made, "train", np.array([0.5, 1.0]))) == 150  # what lies outside is not lost
 
 
-def test_the_shares_of_fates_sum_to_one(of_constant):
-    for shares in of_constant.fates.values():
+def test_the_shares_of_filter_results_sum_to_one(of_constant):
+    for shares in of_constant.filter_results.values():
         assert set(shares) == {"kept", "plain", "muddled", "junk", "faint"}
         assert sum(shares.values()) == pytest.approx(1)
 
@@ -86,7 +87,7 @@ def test_what_was_measured_of_another_set_is_not_taken_for_this_one(copied, of_c
 def test_a_fresh_network_finds_ambiguous_images_ambiguous(copied, train_digits, test_digits):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
-    training, told = Training(epochs=12, batch=64, drops=(9,)), []
+    recipe, told = adam(epochs=12, batch_size=64, milestones=(9,)), []
     quality = measure_quality(
         copied,
         train_digits,
@@ -94,7 +95,7 @@ def test_a_fresh_network_finds_ambiguous_images_ambiguous(copied, train_digits, 
         network,
         "perceptron",
         samples=1000,
-        training=training,
+        recipe=recipe,
         progress=lambda stage, done, note: told.append(stage),
     )
     assert (quality.network, quality.samples, quality.epochs) == ("perceptron", 1000, 12)

@@ -12,20 +12,23 @@ import pytest
 import torch
 
 from ddu.data import ArrayDataset, DataInfo
-from ddu.data.dirty_mnist import Filters, Mixing, Settings, Training, make_dirty_mnist
-from ddu.data.dirty_mnist._artifact import read_arrays, read_manifest, read_tensors
-from ddu.data.dirty_mnist._labelling import Labeller, ensemble_logits, labelled
-from ddu.data.dirty_mnist._make import load_vae, pixel_rows
-from ddu.data.dirty_mnist._mixing import Mixer, Mixtures
-from ddu.errors import InputError
+from ddu.data.dirty_mnist_format import read_arrays, read_manifest
+from ddu.dirty_mnist import Filters, Mixing, Settings, make_dirty_mnist
+from ddu.dirty_mnist.autoencoder import pixel_rows
+from ddu.dirty_mnist.labellers import create_labeller, ensemble_logits, labelled
+from ddu.dirty_mnist.make import load_autoencoder, read_tensors, stage
+from ddu.dirty_mnist.mixtures import Mixer, Mixtures
+from ddu.dirty_mnist.training import adam
+from ddu.errors import ArtifactError, InputError
+from ddu.models import Classifier
 
 SPLITS = ("train", "test")
 
 
-def labellers(folder: Path) -> list[Labeller]:
+def labellers(folder: Path) -> list[Classifier]:
     members = []
     for path in sorted(folder.glob("stages/labeller-*")):
-        members.append(Labeller(10).eval())
+        members.append(create_labeller(10).eval())
         members[-1].load_state_dict(read_tensors(path))
     return members
 
@@ -59,10 +62,10 @@ def test_images_are_mixtures_of_digits_of_their_own_split(made, split, train_dig
     own, other = (train_digits, test_digits) if split == "train" else (test_digits, train_digits)
     mixtures = Mixtures(arrays["parents"].astype(np.int64), arrays["weights"])
     found = arrays["images"].reshape(150, -1).astype(int)
-    again = (255 * Mixer(load_vae(made), pixel_rows(own.inputs)).images(mixtures)).round().int().numpy()
+    again = (255 * Mixer(load_autoencoder(made), pixel_rows(own.inputs)).images(mixtures)).round().int().numpy()
     assert np.abs(again - found).max() <= 1  # the last digit depends on how images are batched
     mixtures = Mixtures(mixtures.parents % len(other), mixtures.weights)
-    foreign = (255 * Mixer(load_vae(made), pixel_rows(other.inputs)).images(mixtures)).round().int().numpy()
+    foreign = (255 * Mixer(load_autoencoder(made), pixel_rows(other.inputs)).images(mixtures)).round().int().numpy()
     assert (np.abs(foreign - found).max(1) > 1).all()
 
     classes = own.labels[arrays["parents"]]
@@ -101,11 +104,11 @@ def test_the_manifest_accounts_for_every_mixture(made, tiny):
     assert manifest["versions"]["torch"] == torch.__version__
     for known in manifest["splits"].values():
         assert known["images"] == 150
-        assert sum(known["fates"].values()) == known["mixtures"]
+        assert sum(known["filter_results"].values()) == known["mixtures"]
         assert known["mixtures"] % tiny.mixing.chunk == 0
-        assert known["fates"]["kept"] >= tiny.mixing.pool
-        assert known["fates"]["plain"] > 0
-        assert known["fates"]["junk"] > 0
+        assert known["filter_results"]["kept"] >= tiny.mixing.pool
+        assert known["filter_results"]["plain"] > 0
+        assert known["filter_results"]["junk"] > 0
 
 
 def test_only_the_set_and_the_networks_are_left(made):
@@ -114,8 +117,8 @@ def test_only_the_set_and_the_networks_are_left(made):
         "ambiguous_test.npz",
         "ambiguous_train.npz",
         "manifest.json",
+        "stages/autoencoder",
         *["stages/labeller"] * 2,
-        "stages/vae",
     ]
 
 
@@ -148,7 +151,7 @@ def assert_same_set(one: Path, other: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_and_ends_with_the_same_set(only_networks, made, train_digits, test_digits, tiny):
+def test_a_killed_run_resumes_and_ends_with_the_same_set(only_networks, made, train_digits, test_digits, tiny):
     digits = only_networks / "digits.npz"
     np.savez(
         digits,
@@ -171,7 +174,9 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_set(only_networks, made, tr
 
 @pytest.mark.parametrize("stage", ["Train the autoencoder", "Train labeller 2 of 2", "Mix train digits"])
 def test_an_interrupted_stage_is_done_again(only_networks, made, stage, train_digits, test_digits, tiny):
-    for path in only_networks.glob("stages/vae-*" if stage == "Train the autoencoder" else "stages/labeller-2-*"):
+    for path in only_networks.glob(
+        "stages/autoencoder-*" if stage == "Train the autoencoder" else "stages/labeller-2-*"
+    ):
         path.unlink()
 
     def interrupt(running: str, done: float, note: str) -> None:
@@ -233,12 +238,12 @@ def test_a_file_in_the_way_is_named(tmp_path, train_digits, test_digits, tiny):
 
 
 def test_settings_that_contradict_themselves_are_refused():
-    training, filters = Training(epochs=1), Filters(0.1, 1.0, 0.1)
+    recipe, filters = adam(epochs=1), Filters(0.1, 1.0, 0.1)
     with pytest.raises(InputError) as error:
-        Settings(training, training, Mixing(pool=5999), filters)
+        Settings(recipe, recipe, Mixing(pool=5999), filters)
     assert str(error.value) == "6,000 images cannot be chosen from a pool of 5,999 mixtures."
     with pytest.raises(InputError) as error:
-        Settings(training, training, Mixing(pool=6000, digits=1), filters)
+        Settings(recipe, recipe, Mixing(pool=6000, digits=1), filters)
     assert str(error.value) == "A mixture has at least 2 digits. Got digits=1 instead."
 
 
@@ -246,3 +251,35 @@ def test_the_manifest_is_plain_json(made):
     text = (made / "manifest.json").read_text()
     assert json.loads(text) == read_manifest(made)
     assert str(made) not in text
+
+
+# Stages
+
+
+def test_a_stage_is_made_once(tmp_path):
+    calls = []
+
+    def make():
+        calls.append(1)
+        return {"x": torch.arange(3)}
+
+    for _ in range(2):
+        assert stage(tmp_path / "x.safetensors", make)["x"].tolist() == [0, 1, 2]
+    assert calls == [1]
+
+
+def test_a_stage_that_fails_leaves_nothing(tmp_path):
+    def make():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stage(tmp_path / "x.safetensors", make)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_stage_is_named(tmp_path):
+    (tmp_path / "x.safetensors").write_bytes(b"half a file")
+    with pytest.raises(
+        ArtifactError, match=r"x\.safetensors is missing or damaged .* Delete it and make the set again\."
+    ):
+        stage(tmp_path / "x.safetensors", dict)

@@ -3,8 +3,8 @@
 import numpy as np
 from PIL import Image
 
-from ddu.data.dirty_mnist import draw_samples
-from ddu.data.dirty_mnist._artifact import read_arrays
+from ddu.data.dirty_mnist_format import read_arrays
+from ddu.dirty_mnist import draw_samples
 
 
 def test_the_sheet_holds_images_of_the_set(made, tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddu.data.dirty_mnist._vae import MEAN, STD, VAE, latent_means
+from ddu.dirty_mnist.autoencoder import MEAN, STD, VAE, latent_means
 from ddu.errors import LabelError
 
 # What makes strokes white and the paper between them black again

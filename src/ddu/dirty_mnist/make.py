@@ -1,4 +1,4 @@
-"""From MNIST to Ambiguous-MNIST, in stages that leave files, so that a killed run goes on where it was.
+"""From MNIST to Ambiguous-MNIST, in stages that leave files, so that a killed run resumes.
 
     autoencoder ─┐
     labellers ───┼─ mixtures, filtered, a chunk at a time ─ chosen images and their labels; for training, then for test
@@ -8,48 +8,108 @@ Training images are mixtures of training digits, test images of test digits. Aut
 training digits only, and the labellers' epochs are chosen by a part of them that is held out.
 """
 
+import hashlib
+import json
 import os
-import platform
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors
+import safetensors.torch
 import torch
 from torch import Tensor
 
-from ddu._version import __version__
-from ddu.data.dataset import ArrayDataset
-from ddu.data.dirty_mnist._artifact import (
+from ddu.data import ArrayDataset, DataInfo
+from ddu.data.dirty_mnist_format import (
     FORMAT,
     FORMAT_VERSION,
     SPLITS,
-    array_digest,
-    digest,
     has_manifest,
+    numbers,
     read_manifest,
-    read_tensors,
-    stage,
     write_arrays,
     write_manifest,
 )
-from ddu.data.dirty_mnist._candidates import make_candidates
-from ddu.data.dirty_mnist._labelling import Labeller, train_labeller
-from ddu.data.dirty_mnist._mixing import Mixer
-from ddu.data.dirty_mnist._randomness import numbers
-from ddu.data.dirty_mnist._selection import Fate, draw_labels, stratified
-from ddu.data.dirty_mnist._settings import SCALES, Settings
-from ddu.data.dirty_mnist._vae import PIXELS, VAE, train_vae
-from ddu.errors import InputError
+from ddu.data.sources.mnist import SCALE
+from ddu.dirty_mnist.autoencoder import PIXELS, VAE, check_digits, pixel_rows, train_autoencoder
+from ddu.dirty_mnist.labellers import create_labeller, train_labeller
+from ddu.dirty_mnist.mixtures import Mixer, Mixing
+from ddu.dirty_mnist.selection import (
+    FilterResult,
+    Filters,
+    Stratification,
+    draw_labels,
+    filtered_mixtures,
+    stratified,
+)
+from ddu.dirty_mnist.training import Progress, adam
+from ddu.errors import ArtifactError, InputError
+from ddu.files import versions, write_bytes
+from ddu.models import Classifier
+from ddu.training import Recipe
 
 _HELD_OUT = 0.1  # of the training digits, to choose the labellers' epochs by
 _PATIENCE = 8  # chunks without a single mixture worth keeping
 
-Progress = Callable[[str, float, str], None]
-"""Called with a stage, the share of it that is done, and a note."""
+
+@dataclass(frozen=True)
+class Settings:
+    """How Ambiguous-MNIST is made.
+
+    Attributes:
+        autoencoder: How the autoencoder learns.
+        labeller: How each labeller learns.
+        mixing: What is mixed.
+        filters: What a mixture must be like.
+        strata: How the images are chosen.
+        members: Labellers in the ensemble.
+        labels: Labels drawn per image.
+    """
+
+    autoencoder: Recipe
+    labeller: Recipe
+    mixing: Mixing
+    filters: Filters
+    strata: Stratification = field(default_factory=Stratification)
+    members: int = 5
+    labels: int = 10
+
+    def __post_init__(self) -> None:
+        if self.mixing.pool < self.strata.images:
+            raise InputError(
+                f"{self.strata.images:,} images cannot be chosen from a pool of {self.mixing.pool:,} mixtures."
+            )
+        if self.mixing.digits < 2:
+            raise InputError(f"A mixture has at least 2 digits. Got digits={self.mixing.digits} instead.")
+
+
+SCALES = {
+    "cpu": Settings(
+        autoencoder=adam(epochs=20, milestones=(12, 17)),
+        labeller=adam(epochs=4, milestones=(3,), select="best"),
+        mixing=Mixing(pool=12_000, concentration=3.0),
+        # Stricter than the paper where one can see it: two readings that a person would consider, in white strokes
+        filters=Filters(
+            min_entropy=0.5,
+            max_entropy=1.1,
+            max_mutual_information=0.05,
+            min_second=0.2,
+            min_ink=0.7,
+            first_look=0.95,
+        ),
+    ),
+    "paper": Settings(
+        autoencoder=adam(epochs=74, milestones=(25, 50, 65)),
+        labeller=adam(epochs=19, select="best"),
+        mixing=Mixing(pool=2**21, per_tuple=64),
+        filters=Filters(min_entropy=0.05, max_entropy=1.6, max_mutual_information=0.05),
+    ),
+}
+"""`cpu` takes minutes on two cores; `paper` has the numbers of the paper's public code, and takes hours there."""
 
 
 def make_dirty_mnist(
@@ -63,7 +123,7 @@ def make_dirty_mnist(
 ) -> dict[str, Any]:
     """Makes Ambiguous-MNIST into a folder, for `load_ambiguous` and `load_dirty`.
 
-    A folder that holds the very set is left as it is. Stopped at any moment, even by SIGKILL, a second call goes on
+    A folder that holds the very set is left as it is. Stopped at any moment, even by SIGKILL, a second call resumes
     after the last finished stage and gives what one call would have given on the same machine.
 
     Args:
@@ -80,7 +140,11 @@ def make_dirty_mnist(
     Raises:
         InputError: The folder holds another set, the digits are not 28x28 bytes, or no mixture passes the filters.
     """
-    pipeline = _Pipeline(Path(folder), {"train": train, "test": test}, settings, seed, progress)
+    for digits in (train, test):
+        check_digits(digits.inputs)
+    as_mnist = DataInfo("mnist", (1, 28, 28), train.info.classes, **SCALE)
+    data = {"train": train.like(as_mnist), "test": test.like(as_mnist)}
+    pipeline = _Pipeline(Path(folder), data, settings, seed, progress)
     if has_manifest(pipeline.folder):
         manifest = read_manifest(pipeline.folder)
         if manifest["key"] != pipeline.key:
@@ -96,21 +160,31 @@ def make_dirty_mnist(
     return manifest
 
 
-def load_vae(folder: str | os.PathLike[str]) -> VAE:
+def load_autoencoder(folder: str | os.PathLike[str]) -> VAE:
     """The autoencoder that a set was made with."""
     vae = VAE()
-    vae.load_state_dict(read_tensors(Path(folder) / read_manifest(Path(folder))["vae"]))
+    vae.load_state_dict(read_tensors(Path(folder) / read_manifest(Path(folder))["autoencoder"]))
     return vae.eval()
 
 
-def pixel_rows(images: np.ndarray) -> Tensor:
-    """Digits in bytes, (digit, 28, 28, 1), as rows of 784 pixels in [0, 1]."""
-    if images.dtype != np.uint8 or images.shape[1:] != (28, 28, 1):
-        raise InputError(
-            f"Ambiguous-MNIST is made from digits of 28x28 bytes, (digit, 28, 28, 1). Got {images.shape} of "
-            f"{images.dtype} instead."
-        )
-    return torch.from_numpy(images).reshape(-1, PIXELS).float() / 255
+def stage(path: Path, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """What an earlier run left at `path`, or else what `make` gives, which is left there for the next run."""
+    if not path.exists():
+        write_bytes(path, safetensors.torch.save({name: tensor.contiguous() for name, tensor in make().items()}))
+    return read_tensors(path)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a finished stage."""
+    try:
+        return safetensors.torch.load_file(path)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise ArtifactError(f"{path} is missing or damaged ({error}). Delete it and make the set again.") from error
+
+
+def _key(*parts: Any) -> str:
+    """A short fingerprint of settings."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass
@@ -147,67 +221,48 @@ class _Pipeline:
             "seed": self.seed,
             "settings": asdict(self.settings),
             "digits": {split: len(digits) for split, digits in self.data.items()},
-            "vae": str(self._vae_file.relative_to(self.folder)),
-            "versions": {
-                "ddu": __version__,
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "numpy": np.__version__,
-                "safetensors": safetensors.__version__,
-            },
+            "autoencoder": str(self._autoencoder_file.relative_to(self.folder)),
+            "versions": versions("safetensors", "lightning"),
             "threads": torch.get_num_threads(),
         }
 
     @cached_property
     def _sources(self) -> dict[str, str]:
-        return {split: array_digest(digits.inputs, digits.labels) for split, digits in self.data.items()}
+        return {split: digits.digest() for split, digits in self.data.items()}
 
     @cached_property
     def key(self) -> str:
-        return digest(FORMAT_VERSION, asdict(self.settings), self.seed, self._sources)
+        return _key(FORMAT_VERSION, asdict(self.settings), self.seed, self._sources)
 
     def _stage_file(self, name: str, *depends_on: Any) -> Path:
-        key = digest(FORMAT_VERSION, self.seed, self._sources["train"], *depends_on)
+        key = _key(FORMAT_VERSION, self.seed, self._sources["train"], *depends_on)
         return self.stages / f"{name}-{key}.safetensors"
 
-    @cached_property
-    def _train_rows(self) -> Tensor:
-        return pixel_rows(self.data["train"].inputs)
-
     @property
-    def _vae_file(self) -> Path:
-        return self._stage_file("vae", asdict(self.settings.vae))
+    def _autoencoder_file(self) -> Path:
+        return self._stage_file("autoencoder", asdict(self.settings.autoencoder))
 
     @cached_property
-    def vae(self) -> VAE:
+    def autoencoder(self) -> VAE:
         def make() -> dict[str, Tensor]:
             report = partial(self.progress, "Train the autoencoder")
-            return train_vae(self._train_rows, self.settings.vae, self.seed, report).state_dict()
+            return train_autoencoder(self.data["train"], self.settings.autoencoder, self.seed, report).state_dict()
 
         vae = VAE()
-        vae.load_state_dict(stage(self._vae_file, make))
+        vae.load_state_dict(stage(self._autoencoder_file, make))
         return vae.eval()
 
     @cached_property
-    def labellers(self) -> list[Labeller]:
+    def labellers(self) -> list[Classifier]:
         digits = self.data["train"]
-        labels = torch.from_numpy(digits.labels).long()
-        order = torch.from_numpy(numbers(self.seed, "held out").permutation(len(digits)))
-        held_out, rest = order.tensor_split([round(_HELD_OUT * len(digits))])
+        order = numbers(self.seed, "held out").permutation(len(digits))
+        held_out, rest = (digits.subset(rows) for rows in np.split(order, [round(_HELD_OUT * len(digits))]))
 
         def make(member: int) -> dict[str, Tensor]:
             report = partial(self.progress, f"Train labeller {member + 1} of {self.settings.members}")
-            return train_labeller(
-                (self._train_rows[rest], labels[rest]),
-                (self._train_rows[held_out], labels[held_out]),
-                digits.info.num_classes,
-                self.settings.labeller,
-                seed=self.seed,
-                member=member,
-                progress=report,
-            ).state_dict()
+            return train_labeller(rest, held_out, self.settings.labeller, self.seed, member, report).state_dict()
 
-        members = [Labeller(digits.info.num_classes).eval() for _ in range(self.settings.members)]
+        members = [create_labeller(digits.info.num_classes).eval() for _ in range(self.settings.members)]
         for member, network in enumerate(members):
             path = self._stage_file(f"labeller-{member + 1}", asdict(self.settings.labeller))
             network.load_state_dict(stage(path, partial(make, member)))
@@ -215,13 +270,13 @@ class _Pipeline:
 
     def mix(self, split: str) -> list[Path]:
         """Files of mixtures that passed the filters, until the pool is full."""
-        vae, labellers, mixing = self.vae, self.labellers, self.settings.mixing
+        vae, labellers, mixing = self.autoencoder, self.labellers, self.settings.mixing
         classes = self.data[split].labels
         mixer = Mixer(vae, pixel_rows(self.data[split].inputs))
 
         def make(chunk: int) -> dict[str, Tensor]:
             random = numbers(self.seed, "mixtures", split, chunk)
-            return make_candidates(mixer, classes, labellers, mixing, self.settings.filters, random)
+            return filtered_mixtures(mixer, classes, labellers, mixing, self.settings.filters, random)
 
         paths, kept = [], 0
         while kept < mixing.pool:
@@ -252,11 +307,11 @@ class _Pipeline:
             "weights": pool["weights"][rows],
             "mutual_information": pool["mutual_information"][rows],
         }
-        fates = pool["fates"].reshape(-1, len(Fate)).sum(0)
+        counts = pool["counts"].reshape(-1, len(FilterResult)).sum(0)
         return {
             "images": len(rows),
-            "mixtures": int(fates.sum()),
-            "fates": {fate.name.lower(): int(fates[fate]) for fate in Fate},
+            "mixtures": int(counts.sum()),
+            "filter_results": {result.name.lower(): int(counts[result]) for result in FilterResult},
             "sha256": write_arrays(self.folder, split, arrays),
         }
 

@@ -6,8 +6,8 @@ import torch
 from scipy import stats
 
 from ddu.data import ArrayDataset
-from ddu.data.dirty_mnist import load_ambiguous, load_dirty
-from ddu.data.dirty_mnist._artifact import read_arrays
+from ddu.data.dirty_mnist_format import read_arrays
+from ddu.dirty_mnist import load_ambiguous, load_dirty
 
 
 def test_every_image_comes_as_often_as_it_has_labels(made):

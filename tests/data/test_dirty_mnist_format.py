@@ -5,52 +5,60 @@ import shutil
 
 import numpy as np
 import pytest
-import torch
 
-from ddu.data.dirty_mnist._artifact import array_digest, read_arrays, read_manifest, stage
+from ddu.data.dirty_mnist_format import (
+    FORMAT,
+    FORMAT_VERSION,
+    numbers,
+    read_arrays,
+    read_manifest,
+    seed_for,
+    write_arrays,
+    write_manifest,
+)
 from ddu.errors import ArtifactError, InputError
 
 
 @pytest.fixture
+def made(tmp_path):
+    """A set of three images."""
+    folder, splits = tmp_path / "made", {}
+    folder.mkdir()
+    for split in ("train", "test"):
+        arrays = {"images": np.zeros((3, 28, 28, 1), np.uint8), "labels": np.ones((3, 2), np.uint8)}
+        splits[split] = {"sha256": write_arrays(folder, split, arrays)}
+    write_manifest(folder, {"format": FORMAT, "format_version": FORMAT_VERSION, "seed": 0, "splits": splits})
+    return folder
+
+
+@pytest.fixture
 def copy(made, tmp_path):
-    """A copy of the small set, to be damaged."""
+    """A copy of it, to be damaged."""
     return shutil.copytree(made, tmp_path / "copy")
 
 
-def test_a_stage_is_made_once(tmp_path):
-    calls = []
-
-    def make():
-        calls.append(1)
-        return {"x": torch.arange(3)}
-
-    for _ in range(2):
-        assert stage(tmp_path / "x.safetensors", make)["x"].tolist() == [0, 1, 2]
-    assert calls == [1]
+def test_what_was_written_is_read_again(made):
+    arrays, manifest = read_arrays(made, "test")
+    assert manifest == read_manifest(made)
+    assert {name: (array.dtype.name, array.shape) for name, array in arrays.items()} == {
+        "images": ("uint8", (3, 28, 28, 1)),
+        "labels": ("uint8", (3, 2)),
+    }
 
 
-def test_a_stage_that_fails_leaves_nothing(tmp_path):
-    def make():
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        stage(tmp_path / "x.safetensors", make)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_damaged_stage_is_named(tmp_path):
-    (tmp_path / "x.safetensors").write_bytes(b"half a file")
-    with pytest.raises(
-        ArtifactError, match=r"x\.safetensors is missing or damaged .* Delete it and make the set again\."
-    ):
-        stage(tmp_path / "x.safetensors", dict)
-
-
-def test_digests_tell_arrays_apart_by_content_shape_and_dtype():
+def test_digests_tell_arrays_apart_by_content_shape_and_dtype(tmp_path):
     zeros = np.zeros(4, np.int32)
     others = [zeros + 1, zeros.reshape(2, 2), zeros.astype(np.float32), np.zeros(3, np.int32)]
-    assert len({array_digest(array) for array in [zeros, *others]}) == 5
-    assert array_digest(np.arange(6).reshape(2, 3).T) == array_digest(np.arange(6).reshape(2, 3).T.copy())
+    assert len({write_arrays(tmp_path, "train", {"x": array}) for array in [zeros, *others]}) == 5
+    turned = np.arange(6).reshape(2, 3).T
+    assert len({write_arrays(tmp_path, "train", {"x": array}) for array in (turned, turned.copy())}) == 1
+
+
+def test_the_same_purpose_gives_the_same_numbers_and_others_give_others():
+    np.testing.assert_array_equal(numbers(5, "mix", 1).random(8), numbers(5, "mix", 1).random(8))
+    streams = [(0, "mix", 1), (0, "mix", 2), (1, "mix", 1), (0, "noise", 1), (0, "mix", 11)]
+    assert len({numbers(*stream).integers(2**60) for stream in streams}) == len(streams)
+    assert len({seed_for(*stream) for stream in streams}) == len(streams)
 
 
 def test_a_folder_without_a_set_says_how_to_make_one(tmp_path):

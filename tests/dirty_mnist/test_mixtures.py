@@ -5,11 +5,11 @@ import pytest
 import torch
 from scipy import stats
 
-from ddu.data.dirty_mnist import Mixing
-from ddu.data.dirty_mnist._make import load_vae, pixel_rows
-from ddu.data.dirty_mnist._mixing import Mixer, Mixtures, draw_mixtures, sharpened
-from ddu.data.dirty_mnist._randomness import numbers
-from ddu.data.dirty_mnist._vae import MEAN, STD
+from ddu.data.dirty_mnist_format import numbers
+from ddu.dirty_mnist import Mixing
+from ddu.dirty_mnist.autoencoder import MEAN, STD, pixel_rows
+from ddu.dirty_mnist.make import load_autoencoder
+from ddu.dirty_mnist.mixtures import Mixer, Mixtures, draw_mixtures, sharpened
 from ddu.errors import LabelError
 
 # Sorted nowhere, and of very different sizes, so that positions within a class are no rows of the set
@@ -92,7 +92,7 @@ def test_sharpening_gives_pixels_the_moments_of_mnist_and_then_contrast():
 
 
 def test_a_mixture_is_decoded_from_the_weighted_mean_of_latent_means(made, train_digits):
-    vae, images = load_vae(made), pixel_rows(train_digits.inputs[:6])
+    vae, images = load_autoencoder(made), pixel_rows(train_digits.inputs[:6])
     mixtures = Mixtures(np.array([[0, 1], [4, 2]]), np.array([[0.25, 0.75], [1.0, 0.0]], dtype=np.float32))
     latents = vae.encode(images)[0]
     wanted = torch.stack([0.25 * latents[0] + 0.75 * latents[1], latents[4]])
