@@ -9,7 +9,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-from ddu.data.dirty_mnist import Fate, draw_samples, read_quality
+from ddu.dirty_mnist import FilterResult, draw_samples, read_quality
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/dirty-mnist.md"
@@ -27,17 +27,20 @@ def numbers(folder: Path) -> str:
     if quality is None:
         sys.exit(f"{folder} has no quality.json: run ddu data make dirty-mnist without --no-check.")
     splits = manifest["splits"]
-    fates = table(
+    results = table(
         ["", *splits],
         [
             ["images", *(f"{known['images']:,}" for known in splits.values())],
             ["mixtures made for them", *(f"{known['mixtures']:,}" for known in splits.values())],
             *(
                 [
-                    fate.words,
-                    *(f"{known['fates'][fate.name.lower()] / known['mixtures']:.2%}" for known in splits.values()),
+                    result.words,
+                    *(
+                        f"{known['filter_results'][result.name.lower()] / known['mixtures']:.2%}"
+                        for known in splits.values()
+                    ),
                 ]
-                for fate in Fate
+                for result in FilterResult
             ),
         ],
     )
@@ -62,7 +65,7 @@ def numbers(folder: Path) -> str:
         )
         for split, classes in quality.entropy_histogram.items()
     )
-    return f"{fates}\n\n{found}\n\n{histograms}"
+    return f"{results}\n\n{found}\n\n{histograms}"
 
 
 def main() -> None:

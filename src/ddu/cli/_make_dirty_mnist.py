@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ddu.cli._layout import plain_table, stage_bars
 from ddu.data import data_root, load
-from ddu.data.dirty_mnist import SCALES, Fate, Quality, draw_samples, make_dirty_mnist, measure_quality, read_quality
+from ddu.dirty_mnist import SCALES, FilterResult, Quality, draw_samples, make_dirty_mnist, measure_quality, read_quality
 from ddu.models import create_model
 
 _NETWORK, _WIDTH = "resnet18", 0.25
@@ -46,7 +46,7 @@ def dirty_mnist(
 ) -> None:
     """Make Ambiguous-MNIST, and with it Dirty-MNIST, from MNIST.
 
-    Stopped and started again, it goes on where it was. What is finished already is only looked at.
+    If it was stopped, run it again to resume. A finished set is not made again.
 
     For example `ddu data make dirty-mnist`, or `ddu data make dirty-mnist --scale paper --output runs/dirty_mnist`.
     """
@@ -63,7 +63,7 @@ def dirty_mnist(
             name = f"{_NETWORK}, width {_WIDTH}"
             quality = measure_quality(folder, train, test, network, name, seed=seed + 1, progress=progress)
     console.print()
-    console.print(_fates(manifest))
+    console.print(_filter_results(manifest))
     if quality is not None:
         console.print(_findings(quality))
         console.print(_entropies(quality))
@@ -73,14 +73,14 @@ def dirty_mnist(
     )
 
 
-def _fates(manifest: dict[str, Any]) -> Table:
+def _filter_results(manifest: dict[str, Any]) -> Table:
     splits = manifest["splits"]
     table = plain_table("What became of the mixtures", "", *splits)
     table.add_row("images chosen", *(f"{known['images']:,}" for known in splits.values()))
     table.add_row("mixtures made", *(f"{known['mixtures']:,}" for known in splits.values()))
-    for fate in Fate:
-        shares = [known["fates"][fate.name.lower()] / known["mixtures"] for known in splits.values()]
-        table.add_row(fate.words, *(f"{share:.2%}" for share in shares))
+    for result in FilterResult:
+        shares = [known["filter_results"][result.name.lower()] / known["mixtures"] for known in splits.values()]
+        table.add_row(result.words, *(f"{share:.2%}" for share in shares))
     return table
 
 

@@ -21,11 +21,10 @@ class HuggingFaceDataset(ArrayDataset):
 
     def _input_bytes(self) -> Iterator[bytes]:
         """The data set's own fingerprint, and which of its rows these are."""
-        column, rows = (
-            (self.inputs.source, self.inputs.rows)
-            if isinstance(self.inputs, Rows)
-            else (self.inputs, np.arange(len(self)))
-        )
+        column, rows = self.inputs, np.arange(len(self))
+        if isinstance(column, Rows):
+            column, rows = column.source, column.rows
+        assert isinstance(column, _Column)
         yield f"{column.name}|{column.dataset._fingerprint}|".encode()
         yield rows.astype(np.int64).tobytes()
 

@@ -106,7 +106,10 @@ class Preprocessing:
         known = [field.name for field in fields(cls)]
         if "shape" not in content or not content.keys() <= set(known):
             raise InputError(f"A preprocessing has the fields {', '.join(known)}. Got {', '.join(content)} instead.")
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in content.items()})
+        restored: dict[str, Any] = {
+            n: tuple(value) if isinstance(value, list) else value for n, value in content.items()
+        }
+        return cls(**restored)
 
     def __call__(self, inputs: Any) -> Tensor:
         """Raw inputs as a network wants them, (sample, channel, height, width) or (sample, feature).
@@ -135,8 +138,9 @@ class Preprocessing:
             with open_image(inputs) as image:
                 pixels = decoded(image, self.shape, self.kept)[None]
         elif hasattr(inputs, "getexif"):  # only Pillow's images have it
-            with _named(getattr(inputs, "filename", "") or "The given object"):
-                pixels = decoded(inputs, self.shape, self.kept)[None]
+            image: Any = inputs
+            with _named(getattr(image, "filename", "") or "The given object"):
+                pixels = decoded(image, self.shape, self.kept)[None]
         else:
             return self.of_arrays(_checked_images(inputs))
         return normalised(pixels, self.mean, self.std)

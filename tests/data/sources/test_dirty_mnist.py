@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from ddu import data
+from ddu.data import dirty_mnist_format as artifact
 from ddu.data import load
-from ddu.data.dirty_mnist import _artifact as artifact
 from ddu.errors import DataError
 
 from ..conftest import noise
