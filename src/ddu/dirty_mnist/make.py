@@ -48,8 +48,9 @@ from ddu.dirty_mnist.selection import (
 )
 from ddu.dirty_mnist.training import Progress, adam
 from ddu.errors import ArtifactError, InputError
-from ddu.files import versions, write_bytes
+from ddu.files import write_bytes
 from ddu.models import Classifier
+from ddu.provenance import versions
 from ddu.training import Recipe
 
 _HELD_OUT = 0.1  # of the training digits, to choose the labellers' epochs by
