@@ -12,8 +12,7 @@ from rich.table import Table
 
 from ddu import data as sets
 from ddu.cli._make_dirty_mnist import dirty_mnist
-from ddu.data._registry import PREFIXES, Source
-from ddu.data._sources import find
+from ddu.data.registry import PREFIXES, Source, find
 from ddu.errors import DataError
 
 data = typer.Typer(no_args_is_help=True)

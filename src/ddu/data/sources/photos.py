@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from ddu.data._registry import register
 from ddu.data.dataset import ArrayDataset, DataInfo
+from ddu.data.registry import register
 from ddu.data.sources.mnist import SCALE
 from ddu.extras import require
 
