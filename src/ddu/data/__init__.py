@@ -1,4 +1,4 @@
-"""Data by name, and what comes with the library's dependencies: digits, ambiguous digits, and what is neither."""
+"""Data sets by name, their splits, and the preprocessing that makes raw images a network's input."""
 
 from ddu.data._demo_digits import DigitsDemoData as DigitsDemoData
 from ddu.data._demo_digits import LabelledImages as LabelledImages

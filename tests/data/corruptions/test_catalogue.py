@@ -216,7 +216,7 @@ def test_memory_mapped_and_strided_images_are_as_good(images, tmp_path):
             "Got uint8 of shape (32, 32, 3).",
         ),
         ([[1]], "Images to corrupt must be a uint8 array of shape (image, height, width, 3). Got a list."),
-        (np.zeros((2, 32, 7, 3), np.uint8), "Images to corrupt must be at least 8 pixels a side. Got 32 × 7."),
+        (np.zeros((2, 32, 7, 3), np.uint8), "Images to corrupt must be at least 8 pixels per side. Got 32 × 7."),
     ],
 )
 def test_what_is_not_colour_images_of_bytes_is_refused(images, message):

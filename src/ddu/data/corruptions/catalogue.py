@@ -121,7 +121,7 @@ def severity_constants(name: str, severity: int) -> dict[str, float]:
     return find_corruption(name).at(severity)
 
 
-_SMALLEST = 8  # pixels a side
+_SMALLEST = 8  # pixels per side
 _BLOCK = 250  # images worked on at once: their numbers in [0, 1] stay in a few megabytes
 
 
@@ -136,7 +136,7 @@ def check_images(images: np.ndarray) -> None:
         raise InputError(f"Images to corrupt must be a uint8 array of shape (image, height, width, 3). Got {got}.")
     if min(images.shape[1:3]) < _SMALLEST:
         height, width = images.shape[1:3]
-        raise InputError(f"Images to corrupt must be at least {_SMALLEST} pixels a side. Got {height} × {width}.")
+        raise InputError(f"Images to corrupt must be at least {_SMALLEST} pixels per side. Got {height} × {width}.")
 
 
 def check_set(images: np.ndarray) -> None:

@@ -93,7 +93,7 @@ def snow(
 
 
 TEXTURES = 5
-SIZE = 200  # pixels a side of a finished texture
+SIZE = 200  # pixels per side of a finished texture
 _SHRINK = 5  # crystals are drawn this much larger and scaled down, to 0.2 of the size
 _SEED = 20190328
 
