@@ -13,8 +13,8 @@ from ddu.data.dataset import collated as collated
 from ddu.data.dataset import loader as loader
 from ddu.data.huggingface import HuggingFaceDataset as HuggingFaceDataset
 from ddu.data.huggingface import from_huggingface as from_huggingface
-from ddu.data.mixtures import Mixtures as Mixtures
-from ddu.data.mixtures import mix_pairs as mix_pairs
+from ddu.data.mixed_pairs import MixedPairs as MixedPairs
+from ddu.data.mixed_pairs import mix_pairs as mix_pairs
 from ddu.data.preprocessing import Preprocessing as Preprocessing
 from ddu.data.registry import data_root as data_root
 from ddu.data.registry import fetch as fetch
@@ -39,7 +39,7 @@ __all__ = [
     "FolderDataset",
     "HuggingFaceDataset",
     "LabelledImages",
-    "Mixtures",
+    "MixedPairs",
     "Preprocessing",
     "ambiguous_digits",
     "collated",

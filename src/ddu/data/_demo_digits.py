@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from ddu.data.mixtures import mix_pairs
+from ddu.data.mixed_pairs import mix_pairs
 from ddu.data.sources.photos import cut_patches
 from ddu.data.splits import stratified_split
 from ddu.extras import require

@@ -5,9 +5,7 @@ from functools import cache
 import numpy as np
 
 from ddu.data.corruptions.images import ImageRandom, correlate, gaussian, ndimage, streak, zoom
-
-# Brightness from red, green and blue, by ITU-R BT.601
-LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+from ddu.data.preprocessing import LUMA
 
 
 def plasma(random: ImageRandom, size: int, decay: float) -> np.ndarray:
