@@ -10,7 +10,7 @@ PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile
 OLDEST := .venv-oldest
 # All but huggingface, which needs a newer numpy than the core
 OLDEST_EXTRAS := demo,pandas,vision,compare
-CORE_TESTS := $(addprefix tests/,density detectors layers metrics models data/sources data/test_arrays.py data/test_splits.py \
+CORE_TESTS := $(addprefix tests/,density detectors layers metrics models data/sources data/test_splits.py \
   $(addprefix test_,$(addsuffix .py,artifacts calibration extras features measures sklearn types)))
 
 help:  ## List the targets

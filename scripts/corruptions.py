@@ -43,7 +43,7 @@ generate(images, labels, "CIFAR-10-C")       # all of them in the official layou
 ```
 
 An image's randomness follows from the seed, the corruption, the severity and its index, so that neither batches nor the
-number of processes change a byte. `generate` streams to disk, goes on where it was interrupted, and writes a
+number of processes change a byte. `generate` streams to disk, resumes after an interruption, and writes a
 `manifest.json` with the seed, the checksums, the constants and the versions. `STANDARD_CORRUPTIONS` are the usual 15,
 `EXTRA_CORRUPTIONS` the other four ({extra}).
 
@@ -65,8 +65,8 @@ Severity is meant to rise in difficulty, which is not the same. The rows that do
 
 - Random numbers are our own, so that images agree in kind and strength, not pixel by pixel.
 - **Frost** is made procedurally, as branching crystals over a haze; the published set crops photographs.
-- **Glass blur** swaps a pixel at most once a round, so that none moves further than the published displacement. A swap
-  of every pixel in turn would carry some of them far across the image.
+- **Glass blur** swaps a pixel at most once per round, so that none moves further than the published displacement. A
+  swap of every pixel in turn would carry some of them far across the image.
 - **Spatter** measures exact distances to the drops' edges, and **zoom blur** zooms about the exact centre.
 - Results are rounded to the nearest byte, not down.
 """
@@ -95,7 +95,7 @@ def page(table: PixelErrorTable, count: int) -> str:
 
 
 def picture(images: np.ndarray, index: int) -> Image.Image:
-    """One row a corruption: the original, then severities 1 to 5."""
+    """One row per corruption: the original, then severities 1 to 5."""
     original = images[index : index + 1]
     step = TILE + GAP
     sheet = Image.new("RGB", (LABEL + 6 * step, 24 + len(CORRUPTIONS) * step), "white")

@@ -82,6 +82,16 @@ def test_a_failed_save_leaves_the_old_file(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["splits.npz"]
 
 
+def test_a_part_may_have_any_other_name_and_the_file_is_compressed(tmp_path):
+    path = tmp_path / "splits.npz"
+    save_splits(path, labelled(10_000), file=np.zeros(10_000, int), names=np.array(["ant", "bee"]))
+    parts = load_splits(path, labelled(10_000))
+    assert list(parts) == ["file", "names"]
+    assert parts["names"].tolist() == ["ant", "bee"]
+    np.testing.assert_array_equal(parts["file"], np.zeros(10_000, int))
+    assert path.stat().st_size < 10_000 * 8 / 10
+
+
 def test_a_part_cannot_take_the_name_of_the_size(tmp_path):
     with pytest.raises(InputError) as caught:
         save_splits(tmp_path / "splits.npz", labelled(10), samples=np.arange(10))

@@ -8,7 +8,7 @@ from torch.nn.functional import interpolate, pad
 
 from ddu.data import ArrayDataset, DataInfo, digits
 from ddu.dirty_mnist import Filters, Mixing, Settings, Stratification, make_dirty_mnist
-from ddu.dirty_mnist.training import adam
+from ddu.dirty_mnist.fitting import adam
 
 TINY = Settings(
     autoencoder=adam(epochs=10, batch_size=16, lr=4e-3, milestones=(8,)),

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from ddu.cli import _make_dirty_mnist
 from ddu.dirty_mnist import SCALES, measure_quality
-from ddu.dirty_mnist.training import adam
+from ddu.dirty_mnist.fitting import adam
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from scipy.stats import entropy as scipy_entropy
 
 from ddu.data import ArrayDataset
 from ddu.dirty_mnist.autoencoder import pixel_rows
+from ddu.dirty_mnist.fitting import adam
 from ddu.dirty_mnist.labellers import ensemble_logits, labelled, train_labeller
-from ddu.dirty_mnist.training import adam
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e4])

@@ -15,10 +15,10 @@ from ddu.data import ArrayDataset, DataInfo
 from ddu.data.dirty_mnist_format import read_arrays, read_manifest
 from ddu.dirty_mnist import Filters, Mixing, Settings, make_dirty_mnist
 from ddu.dirty_mnist.autoencoder import pixel_rows
+from ddu.dirty_mnist.fitting import adam
 from ddu.dirty_mnist.labellers import create_labeller, ensemble_logits, labelled
 from ddu.dirty_mnist.make import load_autoencoder, read_tensors, stage
 from ddu.dirty_mnist.mixtures import Mixer, Mixtures
-from ddu.dirty_mnist.training import adam
 from ddu.errors import ArtifactError, InputError
 from ddu.models import Classifier
 

@@ -12,8 +12,8 @@ from torch import nn
 
 from ddu.data.dirty_mnist_format import read_arrays, read_manifest
 from ddu.dirty_mnist import measure_quality, read_quality
+from ddu.dirty_mnist.fitting import adam
 from ddu.dirty_mnist.quality import entropy_histogram
-from ddu.dirty_mnist.training import adam
 
 
 class Constant(nn.Module):

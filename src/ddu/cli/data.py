@@ -12,8 +12,7 @@ from rich.table import Table
 
 from ddu import data as sets
 from ddu.cli._make_dirty_mnist import dirty_mnist
-from ddu.data._registry import PREFIXES, Source
-from ddu.data._sources import find
+from ddu.data.registry import PREFIXES, Source, find
 from ddu.errors import DataError
 
 data = typer.Typer(no_args_is_help=True)
@@ -81,7 +80,7 @@ def info(name: Name, data_root: DataRoot = None) -> None:
 
 @data.command()
 def fetch(name: Name, data_root: DataRoot = None) -> None:
-    """Get a set from its home, verify it, and put it under the root.
+    """Download a data set, verify it, and put it under the root.
 
     For example `ddu data fetch mnist`. A download that is interrupted is never taken for a whole one: run it again.
     """
@@ -108,7 +107,7 @@ def corruptions(
 ) -> None:
     """Corrupt CIFAR-10's test images in the 19 ways and 5 severities of CIFAR-10-C, in its layout.
 
-    For example `ddu data make corruptions --only fog --only snow`. What was interrupted goes on where it was.
+    For example `ddu data make corruptions --only fog --only snow`. Run it again to resume after an interruption.
     """
     from ddu.data.corruptions import CORRUPTIONS, SEVERITIES, generate
 

@@ -1,4 +1,4 @@
-"""Data by name, and what comes with the library's dependencies: digits, ambiguous digits, and what is neither."""
+"""Data sets by name, their splits, and the preprocessing that makes raw images a network's input."""
 
 from ddu.data._demo_digits import DigitsDemoData as DigitsDemoData
 from ddu.data._demo_digits import LabelledImages as LabelledImages
@@ -6,30 +6,30 @@ from ddu.data._demo_digits import ambiguous_digits as ambiguous_digits
 from ddu.data._demo_digits import digits as digits
 from ddu.data._demo_digits import digits_demo_data as digits_demo_data
 from ddu.data._demo_digits import photo_patches as photo_patches
-from ddu.data._huggingface import HuggingFaceDataset as HuggingFaceDataset
-from ddu.data._huggingface import from_huggingface as from_huggingface
-from ddu.data._sources import data_root as data_root
-from ddu.data._sources import fetch as fetch
-from ddu.data._sources import info as info
-from ddu.data._sources import list_data as list_data
-from ddu.data._sources import list_splits as list_splits
-from ddu.data._sources import load as load
-from ddu.data._sources import load_ood as load_ood
-from ddu.data._sources import load_parts as load_parts
-from ddu.data._splits import draw as draw
-from ddu.data._splits import load_splits as load_splits
-from ddu.data._splits import save_splits as save_splits
-from ddu.data._splits import split as split
-from ddu.data._splits import stratified_split as stratified_split
 from ddu.data.dataset import ArrayDataset as ArrayDataset
 from ddu.data.dataset import Batch as Batch
 from ddu.data.dataset import DataInfo as DataInfo
 from ddu.data.dataset import collated as collated
 from ddu.data.dataset import loader as loader
-from ddu.data.mixtures import Mixtures as Mixtures
-from ddu.data.mixtures import mix_pairs as mix_pairs
+from ddu.data.huggingface import HuggingFaceDataset as HuggingFaceDataset
+from ddu.data.huggingface import from_huggingface as from_huggingface
+from ddu.data.mixed_pairs import MixedPairs as MixedPairs
+from ddu.data.mixed_pairs import mix_pairs as mix_pairs
 from ddu.data.preprocessing import Preprocessing as Preprocessing
+from ddu.data.registry import data_root as data_root
+from ddu.data.registry import fetch as fetch
+from ddu.data.registry import info as info
+from ddu.data.registry import list_data as list_data
+from ddu.data.registry import list_splits as list_splits
+from ddu.data.registry import load as load
+from ddu.data.registry import load_ood as load_ood
+from ddu.data.registry import load_parts as load_parts
 from ddu.data.sources.folder import FolderDataset as FolderDataset
+from ddu.data.splits import draw as draw
+from ddu.data.splits import load_splits as load_splits
+from ddu.data.splits import save_splits as save_splits
+from ddu.data.splits import split as split
+from ddu.data.splits import stratified_split as stratified_split
 
 __all__ = [
     "ArrayDataset",
@@ -39,7 +39,7 @@ __all__ = [
     "FolderDataset",
     "HuggingFaceDataset",
     "LabelledImages",
-    "Mixtures",
+    "MixedPairs",
     "Preprocessing",
     "ambiguous_digits",
     "collated",

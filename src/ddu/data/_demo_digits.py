@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from ddu.data._splits import stratified_split
-from ddu.data.mixtures import mix_pairs
+from ddu.data.mixed_pairs import mix_pairs
 from ddu.data.sources.photos import cut_patches
+from ddu.data.splits import stratified_split
 from ddu.extras import require
 
 NUM_CLASSES = 10

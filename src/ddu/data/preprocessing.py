@@ -18,7 +18,7 @@ from ddu.extras import require
 if TYPE_CHECKING:
     from PIL import Image
 
-_LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)  # of red, green and blue, by ITU-R BT.601
+LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)  # brightness of red, green and blue, by ITU-R BT.601
 
 # Pillow's modes
 _DEEP = ("I", "I;16", "I;16B", "I;16L", "I;16N")
@@ -255,7 +255,7 @@ def fitted(images: np.ndarray, shape: tuple[int, ...], kept: float = 1.0) -> np.
     """
     channels, *size = shape
     if images.shape[3] != channels:
-        grey = (images @ _LUMA)[..., None] if images.shape[3] == 3 else images
+        grey = (images @ LUMA)[..., None] if images.shape[3] == 3 else images
         images = _as_dtype(np.repeat(grey, channels, axis=3), images.dtype)
     if list(images.shape[1:3]) == size and kept == 1:
         return images

@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ddu.data import ArrayDataset, DataInfo
 from ddu.data.sources.mnist import SCALE
-from ddu.dirty_mnist.training import seeded, train
+from ddu.dirty_mnist.fitting import seeded, train
 from ddu.errors import InputError
 from ddu.training import Objective, Recipe
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ddu.data import ArrayDataset
 from ddu.dirty_mnist.autoencoder import MEAN, STD
-from ddu.dirty_mnist.training import seeded, train
+from ddu.dirty_mnist.fitting import seeded, train
 from ddu.measures import entropy
 from ddu.models import Classifier, create_model
 from ddu.training import Recipe

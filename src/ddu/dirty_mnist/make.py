@@ -36,6 +36,7 @@ from ddu.data.dirty_mnist_format import (
 )
 from ddu.data.sources.mnist import SCALE
 from ddu.dirty_mnist.autoencoder import PIXELS, VAE, check_digits, pixel_rows, train_autoencoder
+from ddu.dirty_mnist.fitting import Progress, adam
 from ddu.dirty_mnist.labellers import create_labeller, train_labeller
 from ddu.dirty_mnist.mixtures import Mixer, Mixing
 from ddu.dirty_mnist.selection import (
@@ -46,7 +47,6 @@ from ddu.dirty_mnist.selection import (
     filtered_mixtures,
     stratified,
 )
-from ddu.dirty_mnist.training import Progress, adam
 from ddu.errors import ArtifactError, InputError
 from ddu.files import write_bytes
 from ddu.models import Classifier

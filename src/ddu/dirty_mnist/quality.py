@@ -15,9 +15,9 @@ from ddu.data import ArrayDataset, DataInfo, loader
 from ddu.data.dirty_mnist_format import numbers, read_arrays, read_manifest
 from ddu.data.sources.dirty_mnist import NOISE, SoftLabelled, load_dirty, with_noise
 from ddu.dirty_mnist.autoencoder import pixel_rows
+from ddu.dirty_mnist.fitting import Progress, adam, train
 from ddu.dirty_mnist.make import load_autoencoder
 from ddu.dirty_mnist.mixtures import Mixer, Mixtures
-from ddu.dirty_mnist.training import Progress, adam, train
 from ddu.files import write_json
 from ddu.measures import entropy
 from ddu.metrics import accuracy, auroc

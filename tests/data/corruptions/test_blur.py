@@ -3,8 +3,8 @@ import pytest
 from scipy import ndimage
 
 from ddu.data.corruptions import corrupt
-from ddu.data.corruptions._blur import disk, swapped
-from ddu.data.corruptions._image_random import ImageRandom
+from ddu.data.corruptions.blur import disk, swapped
+from ddu.data.corruptions.images import ImageRandom
 
 
 def bytes_of(x: np.ndarray) -> np.ndarray:

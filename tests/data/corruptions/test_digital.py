@@ -7,8 +7,8 @@ from PIL import Image
 from scipy import ndimage
 
 from ddu.data.corruptions import corrupt
-from ddu.data.corruptions._digital import elastic_transform
-from ddu.data.corruptions._image_random import ImageRandom
+from ddu.data.corruptions.digital import elastic_transform
+from ddu.data.corruptions.images import ImageRandom
 
 
 @pytest.mark.parametrize(("severity", "factor"), [(1, 0.75), (3, 0.4), (5, 0.15)])

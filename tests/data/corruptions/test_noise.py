@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from ddu.data.corruptions import corrupt
-from ddu.data.corruptions._image_random import ImageRandom
-from ddu.data.corruptions._registry import find_corruption
+from ddu.data.corruptions.catalogue import find_corruption
+from ddu.data.corruptions.images import ImageRandom
 
 GREY = np.full((40, 32, 32, 3), 102, np.uint8)  # 0.4
 COUNT = GREY.size

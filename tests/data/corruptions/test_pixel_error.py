@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddu.data.corruptions import CORRUPTIONS, PixelErrorTable, corrupt, pixel_error_table
-from ddu.data.corruptions import _parallel as parallel
+from ddu.data.corruptions import CORRUPTIONS, PixelErrorTable, corrupt, generation, pixel_error_table
 from ddu.errors import InputError
 
 
 def test_errors_are_mean_absolute_differences(images, monkeypatch):
-    monkeypatch.setattr(parallel, "CHUNK", 3)
+    monkeypatch.setattr(generation, "CHUNK", 3)
     table = pixel_error_table(images, corruptions=["fog", "shot_noise"], seed=3, workers=1)
     assert list(table.errors) == ["fog", "shot_noise"]
     for name, row in table.errors.items():

@@ -323,7 +323,7 @@ def test_a_long_list_ends_with_how_many_more_there_are(tmp_path, monkeypatch):
     (tmp_path / "only").mkdir()
     for index in range(4):
         (tmp_path / "only" / f"{index}.png").touch()
-    monkeypatch.setattr("ddu.data._sources._LISTED_AT_MOST", 3)
+    monkeypatch.setattr("ddu.data.registry._LISTED_AT_MOST", 3)
     with pytest.raises(DataError) as caught:
         load(f"folder:{tmp_path}")
     assert len(str(caught.value).splitlines()) == 5

@@ -4,19 +4,19 @@
     generate(images, labels, "CIFAR-10-C")      # all 19 at all severities, in the official layout
 
 Different from the published set: random numbers are our own; frost is made procedurally instead of cropped from
-photographs; in glass blur a pixel is swapped at most once a round, so that it never moves further than the published
+photographs; in glass blur a pixel is swapped at most once per round, so that it never moves further than the published
 displacement; results are rounded to the nearest byte.
 """
 
-from ddu.data.corruptions._corrupt import corrupt as corrupt
-from ddu.data.corruptions._generate import generate as generate
-from ddu.data.corruptions._pixel_error import PixelErrorTable as PixelErrorTable
-from ddu.data.corruptions._pixel_error import pixel_error_table as pixel_error_table
-from ddu.data.corruptions._registry import CORRUPTIONS as CORRUPTIONS
-from ddu.data.corruptions._registry import EXTRA_CORRUPTIONS as EXTRA_CORRUPTIONS
-from ddu.data.corruptions._registry import SEVERITIES as SEVERITIES
-from ddu.data.corruptions._registry import STANDARD_CORRUPTIONS as STANDARD_CORRUPTIONS
-from ddu.data.corruptions._registry import severity_constants as severity_constants
+from ddu.data.corruptions.catalogue import CORRUPTIONS as CORRUPTIONS
+from ddu.data.corruptions.catalogue import EXTRA_CORRUPTIONS as EXTRA_CORRUPTIONS
+from ddu.data.corruptions.catalogue import SEVERITIES as SEVERITIES
+from ddu.data.corruptions.catalogue import STANDARD_CORRUPTIONS as STANDARD_CORRUPTIONS
+from ddu.data.corruptions.catalogue import corrupt as corrupt
+from ddu.data.corruptions.catalogue import severity_constants as severity_constants
+from ddu.data.corruptions.generation import generate as generate
+from ddu.data.corruptions.pixel_error import PixelErrorTable as PixelErrorTable
+from ddu.data.corruptions.pixel_error import pixel_error_table as pixel_error_table
 
 __all__ = [
     "CORRUPTIONS",

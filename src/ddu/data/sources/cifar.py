@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ddu.data._files import Download, download, verify
-from ddu.data._registry import register
 from ddu.data.dataset import ArrayDataset, DataInfo
+from ddu.data.downloads import Download, download, verify
 from ddu.data.preprocessing import Scale
+from ddu.data.registry import register
 from ddu.errors import DataError
 from ddu.extras import require
 

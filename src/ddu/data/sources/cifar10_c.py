@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ddu.data._files import Download, download
-from ddu.data._registry import SOURCES, Source, register, register_prefix
 from ddu.data.corruptions import CORRUPTIONS, SEVERITIES
 from ddu.data.dataset import ArrayDataset
+from ddu.data.downloads import Download, download
+from ddu.data.registry import SOURCES, Source, register, register_prefix
 from ddu.data.sources.cifar import CIFAR10
 from ddu.errors import DataError, InputError
 

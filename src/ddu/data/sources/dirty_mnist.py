@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddu.data._registry import register
 from ddu.data.dataset import ArrayDataset, DataInfo
 from ddu.data.dirty_mnist_format import numbers, read_arrays, read_manifest
+from ddu.data.registry import load, register
 from ddu.data.sources.mnist import DIGITS, SCALE
 
 NOISE = 0.05
@@ -108,7 +108,5 @@ def ambiguous_mnist(split: str, root: Path) -> ArrayDataset:
 @register(_DIRTY_MNIST, _FILES, remedy=_REMEDY)
 def dirty_mnist(split: str, root: Path) -> ArrayDataset:
     """MNIST and Ambiguous-MNIST together."""
-    from ddu.data._sources import load  # which knows where MNIST may be, and this file
-
     made = load_dirty(root / _FOLDER, split, load("mnist", split, root=root))
     return ArrayDataset(made.inputs, made.labels, _DIRTY_MNIST, made.groups)

@@ -1,4 +1,4 @@
-"""Folders of images, a subfolder a class; below `train/` and `test/` (or `val/`) where there are splits."""
+"""Folders of images, one subfolder per class; below `train/` and `test/` (or `val/`) where there are splits."""
 
 import os
 import warnings
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from ddu.data._registry import Source, register_prefix
 from ddu.data.dataset import ArrayDataset, DataInfo
 from ddu.data.preprocessing import default_scale, header, open_image, plain
+from ddu.data.registry import Source, listed, register_prefix
 from ddu.errors import DataError, DataWarning
 from ddu.progress import track
 
@@ -24,7 +24,6 @@ SMALL = 96  # pixels: up to here images that all have one size keep it
 USUAL = 224  # the size of all others, as for ImageNet
 
 _SPLITS = ("train", "val", "test")
-_NAMED_AT_MOST = 5
 _END_OF_JPEG = b"\xff\xd9"
 
 
@@ -95,11 +94,6 @@ def _is_surely_whole(file: str) -> bool:
     return False
 
 
-def listed(names: Sequence[str]) -> str:
-    """The first few names."""
-    return ", ".join(names[:_NAMED_AT_MOST]) + (", ..." if len(names) > _NAMED_AT_MOST else "")
-
-
 def class_folders(folder: Path) -> dict[str, Path]:
     """The subfolders of a folder by name, in order."""
     try:
@@ -134,7 +128,7 @@ def list_images(folders: Mapping[str, Path]) -> tuple[list[str], np.ndarray]:
 
 @register_prefix("folder", "PATH")
 def open_folder(path: str) -> Source:
-    """Images of your own, a subfolder a class."""
+    """Images of your own, one subfolder per class."""
     folder = Path(path).expanduser()
     parts = _parts(folder)
     first = next(iter(parts))

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ddu.data._registry import register
 from ddu.data.dataset import ArrayDataset, DataInfo
+from ddu.data.registry import register
 from ddu.data.sources.mnist import DIGITS
 from ddu.extras import require
 

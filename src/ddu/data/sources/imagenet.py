@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ddu.data._files import Download, download, unpack, verify
-from ddu.data._registry import register
 from ddu.data.dataset import ArrayDataset, DataInfo
+from ddu.data.downloads import Download, download, unpack, verify
 from ddu.data.preprocessing import IMAGENET_SCALE
+from ddu.data.registry import register
 from ddu.data.sources.folder import FolderDataset, class_folders, list_images
 from ddu.errors import DataError
 from ddu.extras import require

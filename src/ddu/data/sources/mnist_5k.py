@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from torch import Generator
 
-from ddu.data._registry import register
 from ddu.data.dataset import ArrayDataset, DataInfo
-from ddu.data.mixtures import mix_pairs
+from ddu.data.mixed_pairs import mix_pairs
+from ddu.data.registry import register
 from ddu.data.sources.mnist import DIGITS, SCALE
 from ddu.extras import require
 

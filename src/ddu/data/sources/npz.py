@@ -11,9 +11,9 @@ from typing import BinaryIO, Literal
 
 import numpy as np
 
-from ddu.data._registry import Source, register_prefix
 from ddu.data.dataset import ArrayDataset, DataInfo
 from ddu.data.preprocessing import Scale, default_scale
+from ddu.data.registry import Source, register_prefix
 from ddu.errors import DataError, InputError, LabelError
 
 LARGE = 2**24  # bytes from which an array that is stored uncompressed is memory-mapped

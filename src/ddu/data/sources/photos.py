@@ -6,15 +6,14 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from ddu.data._registry import register
 from ddu.data.dataset import ArrayDataset, DataInfo
+from ddu.data.preprocessing import LUMA
+from ddu.data.registry import register
 from ddu.data.sources.mnist import SCALE
 from ddu.extras import require
 
 _PHOTO_PATCHES = DataInfo("photo_patches", (1, 28, 28), ("china", "flower"), **SCALE)
 _COUNT = 1000
-
-_LUMA = (0.299, 0.587, 0.114)  # brightness from red, green and blue, by ITU-R BT.601
 
 
 def cut_patches(count: int, size: int, generator: Generator) -> tuple[Tensor, Tensor]:
@@ -33,7 +32,7 @@ def cut_patches(count: int, size: int, generator: Generator) -> tuple[Tensor, Te
     datasets = require("sklearn.datasets", extra="data", purpose="photo_patches")
     require("PIL", extra="data", purpose="photo_patches")
     photos = [torch.as_tensor(photo / 255, dtype=torch.float32) for photo in datasets.load_sample_images().images]
-    grey = torch.stack([photo @ torch.tensor(_LUMA) for photo in photos])
+    grey = torch.stack([photo @ torch.from_numpy(LUMA) for photo in photos])
     photo, row, column = (
         torch.randint(last, (count, 1, 1), generator=generator)
         for last in (len(grey), grey.shape[1] - size + 1, grey.shape[2] - size + 1)

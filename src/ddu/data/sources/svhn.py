@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ddu.data._files import Download, download, verify
-from ddu.data._registry import register
 from ddu.data.dataset import ArrayDataset, DataInfo
+from ddu.data.downloads import Download, download, verify
+from ddu.data.registry import register
 from ddu.data.sources.cifar import SCALE
 from ddu.data.sources.mnist import DIGITS
 from ddu.errors import DataError

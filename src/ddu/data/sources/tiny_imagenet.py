@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ddu.data._files import Download, download
-from ddu.data._registry import register
 from ddu.data.dataset import ArrayDataset, DataInfo
+from ddu.data.downloads import Download, download
 from ddu.data.preprocessing import IMAGENET_SCALE
+from ddu.data.registry import register
 from ddu.data.sources.folder import FolderDataset, list_images
 from ddu.errors import DataError
 

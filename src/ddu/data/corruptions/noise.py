@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ddu.data.corruptions._image_random import ImageRandom
+from ddu.data.corruptions.images import ImageRandom
 
 
 def gaussian_noise(x: np.ndarray, random: ImageRandom, *, std: float) -> np.ndarray:

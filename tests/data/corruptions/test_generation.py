@@ -1,3 +1,4 @@
+import hashlib
 import importlib.util
 import json
 import os
@@ -13,9 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddu.data.corruptions import _generate as module
-from ddu.data.corruptions import _parallel as parallel
-from ddu.data.corruptions import corrupt, generate
+from ddu.data.corruptions import corrupt, generate, generation
+from ddu.data.corruptions.generation import file_digest, write_array
 from ddu.errors import InputError, LabelError
 
 LABELS = np.array([3, 1, 4, 1, 5, 9, 2])
@@ -27,7 +27,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_layout_is_that_of_cifar_10_c(images, tmp_path, monkeypatch):
-    monkeypatch.setattr(parallel, "CHUNK", 3)
+    monkeypatch.setattr(generation, "CHUNK", 3)
     folder = generate(images, LABELS, tmp_path / "a" / "CIFAR-10-C", corruptions=NAMES, seed=5, workers=1)
     assert folder == tmp_path / "a" / "CIFAR-10-C"
     assert sorted(content(folder)) == ["brightness.npy", "fog.npy", "labels.npy", "manifest.json"]
@@ -313,10 +313,22 @@ def test_two_workers_give_the_results_of_one_in_order_and_few_wait_in_memory(ima
     def pieces(count):
         nonlocal taken
         for taken in range(1, count + 1):
-            yield images[:2], parallel.Step("fog", 1, taken), 0
+            yield images[:2], generation.Step("fog", 1, taken), 0
 
-    here = list(parallel._run_in_order(module._corrupt_chunk, pieces(20), workers=1))
-    in_two_processes = parallel._run_in_order(module._corrupt_chunk, pieces(20), workers=2)
+    here = list(generation._run_in_order(generation._corrupt_chunk, pieces(20), workers=1))
+    in_two_processes = generation._run_in_order(generation._corrupt_chunk, pieces(20), workers=2)
     for collected, (expected, result) in enumerate(zip(here, in_two_processes, strict=True)):
         np.testing.assert_array_equal(result, expected)
         assert taken <= collected + 5
+
+
+# Files
+
+
+def test_an_array_written_in_parts_is_numpys_file(tmp_path):
+    array = np.random.default_rng(0).integers(0, 256, (7, 4, 3), dtype=np.uint8)
+    digest = write_array(tmp_path / "parts.npy", array.shape, (array[:3], array[3:6], array[6:]))
+    np.save(tmp_path / "whole.npy", array)
+    assert (tmp_path / "parts.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
+    assert digest == file_digest(tmp_path / "parts.npy")
+    assert digest == hashlib.sha256((tmp_path / "whole.npy").read_bytes()).hexdigest()

@@ -5,9 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ddu.data.corruptions._filters import gaussian, sample
-from ddu.data.corruptions._image_random import ImageRandom
-from ddu.data.corruptions._pixels import to_bytes, to_floats
+from ddu.data.corruptions.images import ImageRandom, gaussian, sample, to_bytes, to_floats
 from ddu.extras import require
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ddu.data import load
-from ddu.dirty_mnist.training import adam, seeded, train
+from ddu.dirty_mnist.fitting import adam, seeded, train
 from ddu.models import create_model
 
 

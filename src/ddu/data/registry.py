@@ -1,23 +1,120 @@
-"""Sets by name: where they are looked for, and what is said when they are not there."""
+"""Sets by name: the decorators that register them, where they are looked for, and what is said when they are not there.
+
+The files in `sources/` register themselves here; `load` is what everybody calls.
+"""
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
-import ddu.data.sources  # noqa: F401  (registers them)
-from ddu.data._registry import PREFIXES, SOURCES, Source
 from ddu.data.dataset import ArrayDataset, DataInfo
-from ddu.data.sources.folder import listed
-from ddu.data.sources.npz import npz_source
 from ddu.errors import DataError, DataWarning, InputError
 
 Root = str | os.PathLike[str] | None
 
 _LISTED_AT_MOST = 100
+_NAMED_AT_MOST = 5
+
+Read = TypeVar("Read", bound=Callable[[str, Path], ArrayDataset])
+Open = TypeVar("Open", bound=Callable[[str], "Source"])
+
+
+@dataclass(frozen=True)
+class Source:
+    """A set that can be read by name.
+
+    Attributes:
+        info: What it holds; the classes are empty where only its files know them.
+        read: `read(split, root)` gives one split.
+        files: Of each split, the files and folders below the root that `read` wants; none for what is generated.
+        fetch: `fetch(root)` downloads them, whole or not at all; None where that cannot be done.
+        remedy: What to do if they are missing, in words.
+        summary: What it is, in a line.
+        place: The one file or folder that a source was made from.
+    """
+
+    info: DataInfo
+    read: Callable[[str, Path], ArrayDataset]
+    files: Mapping[str, tuple[str, ...]]
+    fetch: Callable[[Path], None] | None = None
+    remedy: str = ""
+    summary: str = ""
+    place: Path | None = None
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self.files)
+
+    @property
+    def is_generated(self) -> bool:
+        return not any(self.files.values())
+
+    def present(self, root: Path) -> tuple[str, ...]:
+        """The splits that are there."""
+        return tuple(split for split in self.splits if not self.missing(split, root))
+
+    def missing(self, split: str, root: Path) -> list[str]:
+        """The files of a split that are not there, neither as they are nor compressed."""
+        return [name for name in self.files[split] if not any((root / n).exists() for n in (name, f"{name}.gz"))]
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """A family of sets: `open(argument)` gives the source of "prefix:argument".
+
+    Attributes:
+        form: What the names look like, such as "folder:PATH".
+        open: Makes a source of the argument.
+        summary: What they are, in a line.
+    """
+
+    form: str
+    open: Callable[[str], Source]
+    summary: str
+
+
+SOURCES: dict[str, Source] = {}
+PREFIXES: dict[str, Prefix] = {}
+
+
+def register(
+    info: DataInfo,
+    files: Mapping[str, tuple[str, ...]],
+    *,
+    fetch: Callable[[Path], None] | None = None,
+    remedy: str | None = None,
+) -> Callable[[Read], Read]:
+    """Registers a reader, called with a split and the root, under the name in `info`; see `Source`.
+
+    The first line of its docstring is the summary.
+    """
+
+    def decorate(read: Read) -> Read:
+        advice = f"Get it with `ddu data fetch {info.name}`." if remedy is None else remedy
+        SOURCES[info.name] = Source(info, read, files, fetch, advice, _first_line(read))
+        return read
+
+    return decorate
+
+
+def register_prefix(prefix: str, argument: str) -> Callable[[Open], Open]:
+    """Registers a function that makes a source of what follows "prefix:" in a name; see `Prefix`."""
+
+    def decorate(open_source: Open) -> Open:
+        PREFIXES[prefix] = Prefix(f"{prefix}:{argument}", open_source, _first_line(open_source))
+        return open_source
+
+    return decorate
+
+
+def _first_line(function: Callable[..., object]) -> str:
+    return (function.__doc__ or "").split("\n", maxsplit=1)[0]
 
 
 def load(name: str, split: str = "train", *, root: Root = None, skip_bad: bool = False) -> ArrayDataset:
@@ -94,7 +191,7 @@ def list_splits(name: str, *, root: Root = None) -> tuple[str, ...]:
 
 
 def fetch(name: str, *, root: Root = None) -> bool:
-    """Gets a set from its home and puts it under the root; False if it was there already."""
+    """Downloads a set and puts it under the root; False if it was there already."""
     folder = data_root(root)
     source = find(name, folder)
     if source.present(folder) == source.splits:
@@ -116,9 +213,8 @@ def find(name: str, root: Path) -> Source:
     if colon and prefix in PREFIXES:
         return PREFIXES[prefix].open(argument)
     known = SOURCES.get(name)
-    packed = root / f"{name}.npz"
-    if packed.is_file():
-        return npz_source(packed, known.info, known.summary) if known else npz_source(packed, DataInfo(name, (), ()))
+    if (root / f"{name}.npz").is_file():
+        return _packed(root / f"{name}.npz", known)
     if known is None:
         raise InputError(f"There is no data set {name!r}. {_hint(name)}")
     return known
@@ -161,6 +257,11 @@ def _readable(parts: list[ArrayDataset], skip_bad: bool) -> list[ArrayDataset]:
     return [_without(part, list(found)) for part, found in zip(parts, bad, strict=True)]
 
 
+def listed(names: Sequence[str]) -> str:
+    """The first few names."""
+    return ", ".join(names[:_NAMED_AT_MOST]) + (", ..." if len(names) > _NAMED_AT_MOST else "")
+
+
 def _without(part: ArrayDataset, rows: list[int]) -> ArrayDataset:
     rest = part.subset(np.delete(np.arange(len(part)), rows))
     for label in np.setdiff1d(part.labels, rest.labels):
@@ -176,9 +277,16 @@ def _hint(name: str) -> str:
     return f"{nearest}`ddu data list` and ddu.data.list_data() give them all."
 
 
+def _packed(path: Path, known: Source | None = None) -> Source:
+    """The set NAME.npz, which may be a known one in another form."""
+    from ddu.data.sources.npz import npz_source  # which registers itself here
+
+    return npz_source(path, known.info, known.summary) if known else npz_source(path, DataInfo(path.stem, (), ()))
+
+
 def _is_set(path: Path) -> bool:
     try:
-        npz_source(path, DataInfo(path.stem, (), ()))
+        _packed(path)
     except InputError:
         return False
     return True

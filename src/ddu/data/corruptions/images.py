@@ -1,8 +1,11 @@
-"""Linear filters and resampling that several corruptions share, over a whole batch at once.
+"""What the corruptions share: pixels as bytes and as numbers in [0, 1], random numbers per image, and filters.
 
-A result never depends on which other images are in the batch, to the last bit: every sum runs within one image.
+Everything works on a whole batch at once. A result never depends on which other images are in the batch, to the last
+bit: every sum runs within one image, and every image has a generator of its own.
 """
 
+import zlib
+from math import prod
 from types import ModuleType
 
 import numpy as np
@@ -98,3 +101,59 @@ def _mirrored(place: np.ndarray, size: int) -> np.ndarray:
     """Indices beyond the border, reflected about the outermost pixel: -1 is 1, and size is size - 2."""
     index = np.abs(place.astype(np.int64)) % (2 * size - 2)
     return np.minimum(index, 2 * size - 2 - index)
+
+
+class ImageRandom:
+    """Draws for a batch of images; each image's draws depend on its own index and on nothing else in the batch.
+
+    Args:
+        seed: Seed of the whole set.
+        name: Corruption that draws.
+        severity: Its severity.
+        start: Index of the first image in the whole set.
+        count: How many images there are.
+    """
+
+    def __init__(self, seed: int, name: str, severity: int, start: int, count: int):
+        key = (seed, zlib.crc32(name.encode()), severity)
+        self._generators = [np.random.default_rng((*key, index)) for index in range(start, start + count)]
+
+    def normal(self, *shape: int) -> np.ndarray:
+        """Standard normal, (image, *shape)."""
+        draws = np.empty((len(self._generators), prod(shape)), np.float32)
+        for generator, row in zip(self._generators, draws, strict=True):
+            generator.standard_normal(out=row, dtype=np.float32)
+        return draws.reshape(-1, *shape)
+
+    def uniform(self, low: float, high: float, *shape: int) -> np.ndarray:
+        """Uniform on [low, high), (image, *shape)."""
+        draws = np.empty((len(self._generators), prod(shape)), np.float32)
+        for generator, row in zip(self._generators, draws, strict=True):
+            generator.random(out=row, dtype=np.float32)
+        return low + np.float32(high - low) * draws.reshape(-1, *shape)
+
+    def integers(self, low: int, high: int, *shape: int) -> np.ndarray:
+        """Whole numbers of [low, high), (image, *shape)."""
+        draws = [generator.integers(low, high, size=shape) for generator in self._generators]
+        return np.asarray(draws, dtype=np.int64).reshape(-1, *shape)
+
+    def poisson(self, rate: np.ndarray) -> np.ndarray:
+        """Poisson counts of a rate for every pixel, (image, height, width, channel)."""
+        counts = np.empty_like(rate)
+        for generator, row, mean in zip(self._generators, counts, rate, strict=True):
+            row[:] = generator.poisson(mean)
+        return counts
+
+
+def to_floats(images: np.ndarray) -> np.ndarray:
+    """Bytes to [0, 1]."""
+    return images.astype(np.float32) / np.float32(255)
+
+
+def to_bytes(x: np.ndarray) -> np.ndarray:
+    """[0, 1] to the nearest byte; what is outside is cut.
+
+    >>> to_bytes(np.array([-0.1, 0.5, 2.0])).tolist()
+    [0, 128, 255]
+    """
+    return np.rint(np.clip(x, 0, 1) * 255).astype(np.uint8)

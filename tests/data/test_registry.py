@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ddu.data import data_root, fetch, info, list_data, list_splits, load, load_ood
-from ddu.data._sources import find
+from ddu.data.registry import find
 from ddu.errors import DataError, InputError
 
 

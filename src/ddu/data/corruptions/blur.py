@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from ddu.data.corruptions._filters import correlate, gaussian, streak, zoom
-from ddu.data.corruptions._image_random import ImageRandom
+from ddu.data.corruptions.images import ImageRandom, correlate, gaussian, streak, zoom
 
 
 def gaussian_blur(x: np.ndarray, random: ImageRandom, *, sigma: float) -> np.ndarray:

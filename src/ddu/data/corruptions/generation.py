@@ -1,30 +1,154 @@
-"""A corrupted copy of a whole set on disk, in the layout of CIFAR-10-C."""
+"""A corrupted copy of a whole set on disk, in the layout of CIFAR-10-C: in chunks, over several processes."""
 
 import hashlib
+import io
 import json
+import multiprocessing
 import os
-from collections.abc import Sequence
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from ddu._version import __version__
-from ddu.data.corruptions._corrupt import check_seed, check_set, corrupt
-from ddu.data.corruptions._files import file_digest, write_array
-from ddu.data.corruptions._parallel import CHUNK, Step, checked_workers, over_chunks
-from ddu.data.corruptions._registry import CORRUPTIONS, SEVERITIES, Corruption, check_severity, find_corruption
+from ddu.data.corruptions.catalogue import (
+    CORRUPTIONS,
+    SEVERITIES,
+    Corruption,
+    check_seed,
+    check_set,
+    check_severity,
+    corrupt,
+    find_corruption,
+)
 from ddu.errors import InputError, LabelError
 from ddu.extras import require
-from ddu.files import write_json
+from ddu.files import whole_file, write_json
 from ddu.progress import track
+
+T = TypeVar("T")
+
+CHUNK = 500  # images in one piece of work
 
 FORMAT = "ddu-corruptions"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 LABELS = "labels.npy"
+
+
+class Step(NamedTuple):
+    """One chunk under one corruption at one severity."""
+
+    name: str
+    severity: int
+    start: int  # index of the chunk's first image
+
+
+def checked_workers(workers: int | None) -> int:
+    """How many processes to work with; by default one for each core."""
+    if workers is None:
+        return os.cpu_count() or 1
+    if workers < 1:
+        raise InputError(f"The number of workers must be at least 1. Got {workers}.")
+    return workers
+
+
+def over_chunks(
+    function: Callable[[np.ndarray, Step, int], T],
+    images: np.ndarray,
+    names: Sequence[str],
+    severities: Sequence[int],
+    *,
+    seed: int,
+    workers: int,
+    description: str,
+    progress: bool | None,
+) -> Generator[tuple[Step, T], None, None]:
+    """Calls function(chunk, step, seed) for every corruption, severity and chunk, behind a progress bar.
+
+    Args:
+        function: A module's function, so that a fresh process can import it.
+        images: Bytes, (image, height, width, 3).
+        names: Corruptions, in the order wanted.
+        severities: Severities, in the order wanted.
+        seed: Decides all randomness.
+        workers: How many processes; with one, the work is done in this process.
+        description: The words in front of the bar.
+        progress: Whether to draw it; by default on a terminal.
+
+    Yields:
+        Each step and its result: corruption by corruption, severity by severity, chunk by chunk.
+    """
+    starts = range(0, len(images), CHUNK)
+    steps = [Step(name, severity, start) for name in names for severity in severities for start in starts]
+    pieces = ((images[step.start : step.start + CHUNK], step, seed) for step in steps)
+    with closing(_run_in_order(function, pieces, workers)) as results:
+        yield from zip(track(steps, description, show=progress if steps else False), results, strict=True)
+
+
+def _run_in_order(
+    function: Callable[..., T], pieces: Iterable[tuple[Any, ...]], workers: int
+) -> Generator[T, None, None]:
+    """Yields function(*piece) for each piece, in order; pieces are taken only a little ahead of the results."""
+    if workers == 1:
+        for piece in pieces:
+            yield function(*piece)
+        return
+    # Spawned rather than forked: this process may have threads, which a fork would not carry over
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_start_worker)
+    under_way: deque[Future[T]] = deque()
+    try:
+        for piece in pieces:
+            under_way.append(pool.submit(function, *piece))
+            if len(under_way) > 2 * workers:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start_worker() -> None:
+    # Ctrl-C reaches every process of the terminal: the first one decides what becomes of the others
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Ends a worker whose parent was killed; otherwise it would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def write_array(path: Path, shape: tuple[int, ...], parts: Iterable[np.ndarray]) -> str:
+    """Writes an array of bytes in NumPy's format, part by part along its first axis.
+
+    Returns:
+        The file's SHA-256.
+    """
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    digest = hashlib.sha256()
+    with whole_file(path) as file:
+        for piece in chain([header.getvalue()], (np.ascontiguousarray(part, np.uint8).data for part in parts)):
+            file.write(piece)
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """A file's SHA-256."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def generate(
@@ -42,7 +166,7 @@ def generate(
 
     `<corruption>.npy` holds all images at the first severity, then all at the second, and so on; `labels.npy` holds
     their labels, likewise repeated; `manifest.json` says what they were made of and how. A file appears once it is
-    whole. Called again after an interruption of any kind, this goes on after the last whole file, and the result is the
+    whole. Called again after an interruption of any kind, this resumes after the last whole file, and the result is the
     same to the byte. A folder that holds another set, or the official archive, is refused.
 
     With more than one worker a script must call this under `if __name__ == "__main__":`, as for all multiprocessing.

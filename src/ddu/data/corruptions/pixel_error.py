@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddu.data.corruptions._corrupt import check_seed, check_set, corrupt
-from ddu.data.corruptions._parallel import Step, checked_workers, over_chunks
-from ddu.data.corruptions._registry import CORRUPTIONS, SEVERITIES, find_corruption
+from ddu.data.corruptions.catalogue import CORRUPTIONS, SEVERITIES, check_seed, check_set, corrupt, find_corruption
+from ddu.data.corruptions.generation import Step, checked_workers, over_chunks
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class PixelErrorTable:
         return {name: severities for name, severities in falls.items() if severities}
 
     def to_markdown(self) -> str:
-        """One row a corruption, one column a severity."""
+        """One row per corruption, one column per severity."""
         head = ["| corruption | 1 | 2 | 3 | 4 | 5 | rises |", "|---|---|---|---|---|---|---|"]
         rows = (
             f"| {name} | {' | '.join(f'{error:.1f}' for error in row)} | {'no' if name in self.not_rising else 'yes'} |"

@@ -1,4 +1,4 @@
-"""Files of data sets: verified where their home publishes a checksum, and fetched whole or not at all."""
+"""Files of data sets: verified where a checksum is published, and downloaded whole or not at all."""
 
 import gzip
 import hashlib
@@ -18,11 +18,11 @@ _CHUNK = 2**24  # bytes read at a time
 
 @dataclass(frozen=True)
 class Download:
-    """A file at the home of a data set.
+    """A file that a data set is downloaded from.
 
     Attributes:
-        urls: Where it can be had; the next one is tried if one fails.
-        md5: What its home says the checksum is.
+        urls: Addresses; the next one is tried if one fails.
+        md5: The published checksum.
         folder: Where it, or what it packs, belongs below the root.
         packed: Whether it is an archive, or compressed.
     """
@@ -66,7 +66,7 @@ def download(name: str, root: Path, files: Iterable[Download]) -> None:
     """Fetches the files of a set with torchvision's downloader.
 
     All of them are verified and unpacked in a folder of their own, and moved to their places at the very end: whatever
-    happens before, nothing that looks like the set is there. A second attempt goes on after the last whole file.
+    happens before, nothing that looks like the set is there. A second attempt resumes after the last whole file.
     """
     partial = root / f".{name}.partial"
     try:

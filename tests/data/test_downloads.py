@@ -19,7 +19,7 @@ import pytest
 import torchvision
 
 from ddu.data import fetch, load
-from ddu.data._files import Download, download, verify
+from ddu.data.downloads import Download, download, verify
 from ddu.errors import DataError
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 28, 28), dtype=np.uint8)

@@ -12,7 +12,7 @@ from ddu.errors import LabelError
 LOWEST_SHARE, HIGHEST_SHARE = 0.4, 0.6
 
 
-class Mixtures(NamedTuple):
+class MixedPairs(NamedTuple):
     """Mixed samples, with drawn labels.
 
     Attributes:
@@ -28,7 +28,7 @@ class Mixtures(NamedTuple):
     shares: np.ndarray
 
 
-def mix_pairs(inputs: np.ndarray, labels: np.ndarray, count: int, generator: Generator) -> Mixtures:
+def mix_pairs(inputs: np.ndarray, labels: np.ndarray, count: int, generator: Generator) -> MixedPairs:
     """Mixes pairs of samples of different classes.
 
     x = w x₁ + (1 - w) x₂ with w uniform on [0.4, 0.6], and the label is y₁ with probability w, otherwise y₂. So no
@@ -56,7 +56,7 @@ def mix_pairs(inputs: np.ndarray, labels: np.ndarray, count: int, generator: Gen
 
     share = weight.reshape(-1, *[1] * (x.ndim - 1))
     mixed = share * x[first] + (1 - share) * x[second]
-    return Mixtures(
+    return MixedPairs(
         (mixed.round() if x.dtype == torch.uint8 else mixed).to(x.dtype).numpy(),
         torch.where(takes_first, y[first], y[second]).numpy(),
         torch.stack([first, second], 1).numpy(),

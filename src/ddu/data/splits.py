@@ -2,14 +2,14 @@
 
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from ddu.data._arrays import save_arrays
 from ddu.data.dataset import ArrayDataset
 from ddu.errors import DataError, InputError
 from ddu.files import whole_file
@@ -118,7 +118,15 @@ def save_splits(path: str | os.PathLike[str], dataset: ArrayDataset, **parts: np
     if _SIZE in parts:
         raise InputError(f"A part of a split cannot be called {_SIZE!r}.")
     with whole_file(Path(path)) as file:
-        save_arrays(file, {_SIZE: np.array(len(dataset)), **parts}, compressed=True)
+        _save_arrays(file, {_SIZE: np.array(len(dataset)), **parts})
+
+
+def _save_arrays(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
+    """What `np.savez_compressed(file, allow_pickle=False, **arrays)` writes: numpy before 2.1 has no such option."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
 def load_splits(path: str | os.PathLike[str], dataset: ArrayDataset) -> dict[str, np.ndarray]:
