@@ -1,8 +1,5 @@
-"""`ddu active`: learning curves of acquisitions, on the paper's protocols."""
+"""`ddu active`: learning curves of acquisition functions, on the paper's protocols."""
 
-import io
-import shlex
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,51 +10,51 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 from rich.live import Live
+from rich.markdown import Markdown
 from rich.table import Table
 
-from ddu.active import (
-    METHODS,
-    PROTOCOLS,
-    CurvePoint,
-    Protocol,
-    curve_figure,
-    curve_table,
-    find_method,
-    find_protocol,
-    measure_curve,
-)
-from ddu.cli._layout import plain_table
-from ddu.results import RowFile
-from ddu.files import write_bytes
+from ddu.active import list_acquisition_functions
+from ddu.experiments.active_protocols import PROTOCOLS, find_protocol
+from ddu.experiments.learning_curves import LearningCurves
 from ddu.names import check_name
-from ddu.training import Recipe, check_writable, parse_changes
+from ddu.provenance import command
+from ddu.results import Row
+from ddu.training import Recipe, parse_changes
+
+_DEFAULT = ("density", "entropy", "random")
 
 
 def active(
-    data: Annotated[str, typer.Option(help=f"What to learn: {', '.join(PROTOCOLS)}.")],
+    data: Annotated[str, typer.Option(help=f"The data: {', '.join(PROTOCOLS)}.")],
     acquisition: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME ...", help=f"Acquisition functions: {', '.join(METHODS)}. [default: density entropy random]"
+            metavar="NAME ...",
+            help=f"Acquisition functions: {', '.join(list_acquisition_functions())}. [default: {' '.join(_DEFAULT)}]",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many curves of each, with seeds 0, 1, ...")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Curves per acquisition function, with seeds 0, 1, ...")] = 1,
     scale: Annotated[
-        Literal["paper", "cpu"], typer.Option(help="The paper's protocol, or the same reduced to minutes a curve.")
+        Literal["paper", "cpu"], typer.Option(help="The paper's protocol, or the same reduced to minutes per curve.")
     ] = "cpu",
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for the rows, the figure and the table.")
-    ] = Path("results"),
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Folder for rows, figure, table and the states to resume from. [default: results/active_DATA]",
+        ),
+    ] = None,
     until: Annotated[int | None, typer.Option(min=1, help="Labels to stop at. [default: the protocol's]")] = None,
     candidates: Annotated[
-        int | None, typer.Option(min=1, help="Samples of the pool considered in a round. [default: the scale's]")
+        int | None, typer.Option(min=1, help="Samples of the pool to consider per round. [default: the scale's]")
     ] = None,
-    leave_out_above: Annotated[
+    exclude_above: Annotated[
         float | None,
         typer.Option(
             metavar="QUANTILE",
-            help="Leave out candidates above this quantile of the detector's uncertainty: "
-            "with density or an ensemble what is far out, with entropy what is most ambiguous.",
+            help="Exclude candidates above this quantile of the detector's uncertainty: with density or an ensemble "
+            "the outliers, with entropy the most ambiguous samples.",
         ),
     ] = None,
     changes: Annotated[
@@ -70,9 +67,9 @@ def active(
 ) -> None:
     """Learn from few labels, and compare acquisition functions.
 
-    Each round trains fresh networks, tests them, and acquires the samples that the acquisition finds most worth a
-    label. Rows are appended to active_DATA.csv a round at a time. Press Ctrl-C at any time: the same command goes on
-    where it was, to the same curves.
+    Each round trains fresh networks, tests them, and acquires labels for the samples that the acquisition function
+    chooses. Rows are appended to rows.csv after each round. Press Ctrl-C at any time: the same command resumes, to the
+    same curves.
 
     For example
 
@@ -87,70 +84,40 @@ def active(
     protocol = find_protocol(
         data, scale, **{name: value for name, value in given.items() if value is not None}, **recipe_changes
     )
-    names = list(dict.fromkeys(acquisition or ["density", "entropy", "random"]))
-    for name in names:
-        find_method(name, leave_out_above)
-    check_writable(output)
-    file, console = RowFile(output / f"active_{data}.csv", CurvePoint), Console()
-    command = shlex.join(["ddu", *sys.argv[1:]])
-    with _shown(protocol) as show:
-        # Seeds outermost: whenever it is stopped, every acquisition has about as many
-        for seed in range(seeds):
-            for name in names:
-                points = measure_curve(
-                    protocol,
-                    name,
-                    seed,
-                    file,
-                    leave_out_above=leave_out_above,
-                    data_root=data_root,
-                    command=command,
-                    on_stage=lambda stage, name=name, seed=seed: show.stage(name, seed, stage),
-                )
-                for point in points:
-                    show.point(point)
-    _report(console, file, output, data)
-
-
-def _report(console: Console, file: RowFile[CurvePoint], output: Path, data: str) -> None:
-    points, image = file.read(), io.BytesIO()
-    curve_figure(points).savefig(image, format="png", dpi=110)
-    write_bytes(output / f"active_{data}.png", image.getvalue())
-    table = curve_table(points)
-    write_bytes(output / f"active_{data}.md", table.to_markdown().encode())
-    shown = plain_table(table.title, *table.heading)
-    for column in shown.columns[:2]:
-        column.no_wrap = True  # names; numbers may take two lines
-    for row in table.rows:
-        shown.add_row(*row)
-    console.print(shown)
-    console.print(f"{file.path} has the rows, active_{data}.png the curves, active_{data}.md this table.", style="dim")
+    names = tuple(dict.fromkeys(acquisition or _DEFAULT))
+    curves = LearningCurves(protocol, names, tuple(range(seeds)), exclude_above)
+    folder, console = output or Path("results") / f"active_{data}", Console()
+    with _shown(protocol.until) as show:
+        for rows in curves.rounds(folder, data_root=data_root, command=command(), say=show.stage):
+            show.round(rows)
+    written = [path.name for path in curves.write_page(folder)]
+    console.print(Markdown((folder / "table.md").read_text()))
+    console.print(f"{folder} has rows.csv, {' and '.join(written)}.", style="dim", soft_wrap=True)
 
 
 class _Progress:
-    """Where each curve is: a live table on a terminal, a line a round elsewhere."""
+    """The progress of each curve: a live table on a terminal, a line per round elsewhere."""
 
-    def __init__(self, console: Console, protocol: Protocol):
+    def __init__(self, console: Console, until: int):
         self.console = console
-        self.until = protocol.until
+        self.until = until
         self.live: Live | None = None
-        self.latest: dict[tuple[str, int], CurvePoint] = {}
-        self.seconds: dict[tuple[str, int], list[float]] = {}
+        self.rounds: dict[tuple[str, int], list[dict[str | None, float]]] = {}  # of each curve, the values by metric
         self.doing = ""
         self.since = time.monotonic()
 
-    def stage(self, acquisition: str, seed: int, stage: str) -> None:
-        self.doing, self.since = f"{acquisition}, seed {seed}: {stage}", time.monotonic()
+    def stage(self, words: str) -> None:
+        self.doing, self.since = words, time.monotonic()
 
-    def point(self, point: CurvePoint) -> None:
-        curve = (point.acquisition, point.seed)
-        self.latest[curve] = point
-        self.seconds.setdefault(curve, []).append(point.seconds)
+    def round(self, rows: list[Row]) -> None:
+        first, values = rows[0], {row.metric: row.value for row in rows if row.value is not None}
+        values["labels"] = first.labels or 0
+        self.rounds.setdefault((first.detector, first.seed), []).append(values)
         if self.live is None:
-            share = "" if point.ambiguous is None else f", {point.ambiguous:.0%} ambiguous"
+            share = f", {values['ambiguous_share']:.0%} ambiguous" if "ambiguous_share" in values else ""
             self.console.print(
-                f"{point.acquisition}, seed {point.seed}: {point.labels:,} of {self.until:,} labels, accuracy "
-                f"{point.accuracy:.1%}{share}, {point.seconds:.1f} s",
+                f"{first.detector}, seed {first.seed}: {values['labels']:,} of {self.until:,} labels, accuracy "
+                f"{values['accuracy']:.1%}{share}, {values['round_seconds']:.1f} s",
                 style="dim",
                 markup=False,
                 highlight=False,
@@ -159,16 +126,16 @@ class _Progress:
 
     def __rich__(self) -> Table:
         table = Table(box=None, pad_edge=False, caption_justify="left")
-        for column in ("acquisition", "seed", "labels", "accuracy", "ambiguous", "s a round"):
+        for column in ("acquisition", "seed", "labels", "accuracy", "ambiguous", "s per round"):
             table.add_column(column, justify="left" if column == "acquisition" else "right")
-        for (acquisition, seed), point in self.latest.items():
-            recent = self.seconds[acquisition, seed][-5:]
+        for (acquisition, seed), rounds in self.rounds.items():
+            last, recent = rounds[-1], [values["round_seconds"] for values in rounds[-5:]]
             table.add_row(
                 acquisition,
                 str(seed),
-                f"{point.labels:,} of {self.until:,}",
-                f"{point.accuracy:.1%}",
-                "" if point.ambiguous is None else f"{point.ambiguous:.0%}",
+                f"{last['labels']:,} of {self.until:,}",
+                f"{last['accuracy']:.1%}",
+                f"{last['ambiguous_share']:.0%}" if "ambiguous_share" in last else "",
                 f"{sum(recent) / len(recent):.1f}",
             )
         table.caption = f"{self.doing}, {time.monotonic() - self.since:.0f} s" if self.doing else None
@@ -176,9 +143,9 @@ class _Progress:
 
 
 @contextmanager
-def _shown(protocol: Protocol) -> Iterator[_Progress]:
+def _shown(until: int) -> Iterator[_Progress]:
     console = Console(stderr=True)
-    progress = _Progress(console, protocol)
+    progress = _Progress(console, until)
     if not console.is_terminal:
         yield progress
         return

@@ -86,6 +86,8 @@ METRICS: dict[str, Metric] = {
     "false_alarm_rate": Metric("false alarms", share=True),
     "detection_rate": Metric("OoD detected", "higher", share=True),
     "temperature": Metric("temperature"),
+    "ambiguous_share": Metric("ambiguous, of all acquired", share=True),
+    "round_seconds": Metric("seconds per round", "lower", noisy=True),
     "training_seconds": Metric("seconds to train and fit", "lower", noisy=True),
     "training_ratio": Metric("training time, ratio", "lower", noisy=True),
     "seconds_per_thousand": Metric("seconds / 1,000 inputs", "lower", noisy=True),

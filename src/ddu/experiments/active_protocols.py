@@ -1,30 +1,25 @@
-"""The paper's experiments as values: what is in the pool, how many labels, which networks, which acquisition.
+"""The paper's protocols of active learning: the pool, the number of labels, the network, and the samples of a seed.
 
-Different from the paper's public code, as the data set's own authors advise: the initial and the validation samples are
-clean, also where the pool is not; and the initial samples have as many of each class. The paper leaves open how
-networks are trained on CIFAR-10: here as on MNIST, with each label once an epoch, and crops and mirrored images.
+Different from the paper's public code, as the authors of the data set advise: the initial and the validation samples
+are clean, even where the pool is not, and the initial samples have equally many of each class. The paper does not say
+how networks are trained on CIFAR-10: here as on MNIST, with each label once per epoch, and crops and mirrored images.
 """
 
+import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 
 from ddu import data
-from ddu.active._acquisition import Acquisition, Diverse, LeaveOutFar, PowerSampling, Random, Top
-from ddu.active._candidates import AnyDetector
-from ddu.active._learner import ActiveLearner
-from ddu.active._training import by_recipe
 from ddu.data import ArrayDataset
-from ddu.detectors import DDU, DUQ, SNGP, Ensemble, Softmax
 from ddu.errors import InputError
-from ddu.models import create_model
 from ddu.names import check_name
-from ddu.runs import input_options
+from ddu.provenance import fingerprint
 from ddu.training import RECIPES, Recipe
 
 Scale = Literal["paper", "cpu"]
@@ -32,21 +27,21 @@ Scale = Literal["paper", "cpu"]
 
 @dataclass(frozen=True)
 class Protocol:
-    """Everything that an experiment depends on besides the acquisition and the seed.
+    """Everything that decides a learning curve, but for the acquisition function and the seed.
 
     Attributes:
-        data: What is learned: "mnist", "dirty_mnist", "cifar10", "digits" or "dirty_digits".
-        initial: Labels to begin with, as many of each class.
-        per_round: Labels a round.
-        until: Labels to stop at.
+        data: The data: "mnist", "dirty_mnist", "cifar10", "digits" or "dirty_digits".
+        initial: The number of labels to begin with, equally many of each class.
+        per_round: The number of labels per round.
+        until: The number of labels to stop at.
         network: A name of `ddu.list_models()`.
         options: For `create_model`.
         recipe: How a network is trained.
-        validation: Clean samples held out to choose the epoch by.
-        pool: Clean samples in the pool; None takes all that are left.
-        ambiguous: Ambiguous samples in the pool.
-        candidates: Samples of the pool that are considered in a round, drawn at random; None considers all.
-        test: Clean test samples; None takes all.
+        validation: The number of clean samples that are held out to choose the epoch by.
+        pool: The number of clean samples in the pool; None takes all that are left.
+        ambiguous: The number of ambiguous samples in the pool.
+        candidates: The number of samples of the pool to consider per round, drawn at random; None considers all.
+        test: The number of clean test samples; None takes all.
         image_size: The side that images are scaled to; None leaves them as they are.
     """
 
@@ -64,10 +59,22 @@ class Protocol:
     test: int | None = None
     image_size: int | None = None
 
+    def settings(self) -> dict[str, Any]:
+        """Everything that decides the points of a curve, as JSON has it; so not the end of the curve."""
+        settings = json.loads(json.dumps(asdict(self)))
+        del settings["until"]
+        return settings
+
+    def with_images_of(self, least: int | None) -> Self:
+        """The same with images that have at least this side, where images are scaled at all."""
+        if self.image_size is None or least is None:
+            return self
+        return replace(self, image_size=max(self.image_size, least))
+
     def reductions(self) -> str | None:
         """How it differs from the paper's protocol for the same data, in words; None if it does not.
 
-        Where a curve ends is not part of it: the curve shows that.
+        The end of the curve does not count: the curve shows it.
         """
         paper = PROTOCOLS[self.data]
         changes = [*_changes(paper, self, but=("until", "recipe")), *_changes(paper.recipe, self.recipe)]
@@ -110,7 +117,7 @@ _SMALL: dict[str, Any] = {"options": {"width": 1 / 4}, "validation": 200, "candi
 _MNIST = _SMALL | {"image_size": 14}
 _SHORT: dict[str, Any] = {"epochs": 4, "samples_per_epoch": 512, "lr": 1e-2, "batch_size": 32, "schedule": "one_cycle"}
 
-# What a scale changes of the protocol, and of its recipe
+# The changes of a scale to the protocol and to its recipe
 _CPU: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "mnist": (_MNIST, _SHORT),
     "dirty_mnist": (_MNIST, _SHORT),
@@ -140,91 +147,62 @@ def find_protocol(name: str, scale: Scale = "paper", **changes: Any) -> Protocol
     over = (protocol.until - protocol.initial) % protocol.per_round
     if over:
         raise InputError(
-            f"{protocol.initial} labels and then {protocol.per_round} a round do not come to {protocol.until}: stop at "
-            f"{protocol.until - over} or at {protocol.until - over + protocol.per_round}."
+            f"{protocol.initial} labels and then {protocol.per_round} per round do not add up to {protocol.until}: "
+            f"stop at {protocol.until - over} or at {protocol.until - over + protocol.per_round}."
         )
     return replace(protocol, recipe=recipe)
 
 
-# What is compared
-
-PLAIN = {"spectral_norm": None, "sensitive": False}
-SMOOTH: dict[str, Any] = {}
-
-
 @dataclass(frozen=True)
-class Method:
-    """What is trained in a round, and what is asked of it.
+class Source:
+    """All samples of a protocol, from which those of every seed are drawn.
 
     Attributes:
-        detector: Makes a detector of a trained network, or of a list of them.
-        acquisition: What chooses.
-        options: For `create_model`: `PLAIN`, or `SMOOTH`, which is its default.
-        members: How many networks are trained.
-        network: Another network than the protocol's.
-        image_size: The side that images must have at least, for that network.
+        train: Clean samples, and then ambiguous ones.
+        test: Clean test samples.
+        clean: How many of the training samples are clean.
     """
 
-    detector: Callable[[Any], AnyDetector]
-    acquisition: Acquisition = field(default_factory=Top)
-    options: Mapping[str, Any] = field(default_factory=lambda: PLAIN)
-    members: int = 1
-    network: str | None = None
-    image_size: int | None = None
+    train: ArrayDataset
+    test: ArrayDataset
+    clean: int
 
-    def adapt(self, protocol: Protocol) -> Protocol:
-        """The protocol, with images that are large enough for the network."""
-        if protocol.image_size is None or self.image_size is None:
-            return protocol
-        return replace(protocol, image_size=max(protocol.image_size, self.image_size))
+    @cached_property
+    def digest(self) -> str:
+        """A digest of the samples and labels."""
+        return fingerprint(self.train.digest(), self.test.digest(), self.clean)
 
 
-# Of the centroids' moving averages: with CIFAR-10's, 0.999, they would hardly move in the few steps of a round
-_DUQ_MOMENTUM = 0.99
-_PREDICTIVE_ENTROPY = partial(Ensemble, score="predictive_entropy")
-
-METHODS: dict[str, Method] = {
-    "random": Method(Softmax, Random()),
-    "entropy": Method(Softmax),
-    "density": Method(DDU, options=SMOOTH),
-    "density_diverse": Method(DDU, Diverse(), options=SMOOTH),
-    "density_power": Method(DDU, PowerSampling(by="rank"), options=SMOOTH),
-    "density_vgg": Method(DDU, network="vgg16", image_size=16),
-    "ensemble_pe": Method(_PREDICTIVE_ENTROPY, members=3),
-    "ensemble_mi": Method(Ensemble, members=3),
-    "ensemble_mi_power": Method(Ensemble, PowerSampling(by="score"), members=3),
-    "sngp": Method(SNGP, options=RECIPES["sngp_cifar"].model),
-    "duq": Method(DUQ, options={**PLAIN, "head": "duq", "head_options": {"momentum": _DUQ_MOMENTUM}}),
-}
-
-
-def find_method(name: str, leave_out_above: float | None = None) -> Method:
-    """A method by name.
+def read_source(protocol: Protocol, root: str | os.PathLike[str] | None = None) -> Source:
+    """Reads the data of a protocol.
 
     Args:
-        name: One of `METHODS`.
-        leave_out_above: Leave out the candidates above this quantile of epistemic uncertainty.
+        protocol: The protocol.
+        root: Where the data is; see `ddu.data.load`.
     """
-    check_name(name, METHODS, "There is no acquisition {name!r}")
-    method = METHODS[name]
-    if leave_out_above is not None:
-        return replace(method, acquisition=LeaveOutFar(method.acquisition, quantile=leave_out_above))
-    return method
-
-
-# The samples
+    name = protocol.data
+    if name == "dirty_mnist":
+        # Both parts have noise: without it on one of them, noise would tell the parts apart
+        clean = len(data.load("mnist", root=root))
+        return Source(data.load(name, root=root), data.load("mnist", "test", root=root), clean)
+    if name in ("digits", "dirty_digits"):
+        train, test = (_vectors(data.load("digits", split)) for split in ("train", "test"))
+        return Source(_with_mixtures(train, protocol.ambiguous), test, len(train))
+    train = data.load(name, root=root)
+    return Source(train, data.load(name, "test", root=root), len(train))
 
 
 @dataclass(frozen=True)
 class Sets:
-    """The samples of one run; none is in two of the first three.
+    """The samples of one curve; none is in two of the first three.
 
     Attributes:
-        labelled: Those to begin with.
-        validation: Those to choose the epoch by.
-        pool: Those that may be acquired, with the labels that they will turn out to have.
-        test: Those that the accuracy is measured on.
-        ambiguous: Which samples of the pool are ambiguous, (sample,).
+        labelled: The initial samples.
+        validation: The samples to choose the epoch by.
+        pool: The samples that may be acquired, with their labels, which the oracle tells.
+        test: The samples that the accuracy is measured on.
+        ambiguous: Whether each sample of the pool is ambiguous, (sample,).
+        digest: Of all samples that they were drawn from.
     """
 
     labelled: ArrayDataset
@@ -232,12 +210,13 @@ class Sets:
     pool: ArrayDataset
     test: ArrayDataset
     ambiguous: np.ndarray
+    digest: str
 
 
-def draw_sets(protocol: Protocol, seed: int, root: str | os.PathLike[str] | None = None) -> Sets:
-    """The samples of one run, which depend on the protocol and the seed, and not on the method."""
-    everything, test, clean = _read(protocol, root)
-    everything, test = (_scaled(samples, protocol.image_size) for samples in (everything, test))
+def draw_sets(protocol: Protocol, seed: int, source: Source) -> Sets:
+    """The samples of one curve, which depend on the protocol and the seed, and not on the acquisition function."""
+    everything, test = (_scaled(samples, protocol.image_size) for samples in (source.train, source.test))
+    clean = source.clean
     random = np.random.default_rng(seed)
     free = random.permutation(clean)
     validation, free = free[: protocol.validation], free[protocol.validation :]
@@ -251,7 +230,7 @@ def draw_sets(protocol: Protocol, seed: int, root: str | os.PathLike[str] | None
         ("ambiguous samples in the pool", protocol.ambiguous, len(doubtful)),
     ):
         if found < wanted:
-            raise InputError(f"The protocol for {protocol.data} wants {wanted:,} {what}, and there are {found:,}.")
+            raise InputError(f"The protocol for {protocol.data} wants {wanted:,} {what}, and there are only {found:,}.")
     rows = np.sort(np.concatenate([pool, doubtful]))
     tested = np.arange(len(test)) if protocol.test is None else np.sort(random.permutation(len(test))[: protocol.test])
     return Sets(
@@ -260,11 +239,12 @@ def draw_sets(protocol: Protocol, seed: int, root: str | os.PathLike[str] | None
         pool=everything.subset(rows),
         test=test.subset(tested),
         ambiguous=rows >= clean,
+        digest=source.digest,
     )
 
 
 def _balanced(labels: np.ndarray, count: int, num_classes: int) -> np.ndarray:
-    """Positions of the first `count` samples with as many of each class, to within one."""
+    """Positions of the first `count` samples with equally many of each class, to within one."""
     order = np.argsort(labels, kind="stable")
     nth = np.empty(len(labels), dtype=np.int64)  # of its class
     starts = np.searchsorted(labels[order], labels[order])
@@ -283,19 +263,6 @@ def _scaled(samples: ArrayDataset, side: int | None) -> ArrayDataset:
     return samples if side is None else samples.like(replace(info, shape=(info.shape[0], side, side)))
 
 
-def _read(protocol: Protocol, root: str | os.PathLike[str] | None) -> tuple[ArrayDataset, ArrayDataset, int]:
-    """Training samples, test samples, and how many of the training samples, the first ones, are clean."""
-    name = protocol.data
-    if name == "dirty_mnist":
-        # Noise is on both parts of it, or noise would tell them apart
-        return data.load(name, root=root), data.load("mnist", "test", root=root), len(data.load("mnist", root=root))
-    if name in ("digits", "dirty_digits"):
-        train, test = (_vectors(data.load("digits", split)) for split in ("train", "test"))
-        return _with_mixtures(train, protocol.ambiguous), test, len(train)
-    train = data.load(name, root=root)
-    return train, data.load(name, "test", root=root), len(train)
-
-
 def _with_mixtures(digits: ArrayDataset, count: int) -> ArrayDataset:
     """Digits, and then mixtures of two of them."""
     mixed = data.mix_pairs(digits.inputs, digits.labels, count, torch.Generator().manual_seed(0))
@@ -308,33 +275,3 @@ def _vectors(images: ArrayDataset) -> ArrayDataset:
     pixels, _ = images.__getitems__(range(len(images)))
     vectors = pixels.flatten(1).numpy()
     return ArrayDataset(vectors, images.labels, replace(images.info, shape=vectors.shape[1:], mean=(), std=()))
-
-
-def make_learner(
-    protocol: Protocol,
-    method: Method,
-    sets: Sets,
-    seed: int,
-    *,
-    progress: bool | None = None,
-    on_stage: Callable[[str], None] = lambda stage: None,
-) -> ActiveLearner:
-    """The learner of one run."""
-    options = {**input_options(sets.pool.info), **protocol.options, **method.options}
-    return ActiveLearner(
-        model_factory=partial(create_model, method.network or protocol.network, **options),
-        detector=method.detector,
-        pool=sets.pool,
-        labelled=sets.labelled,
-        oracle=lambda indices: sets.pool.labels[indices],
-        acquisition=method.acquisition,
-        members=method.members,
-        validation=sets.validation,
-        test=sets.test,
-        trainer=by_recipe(protocol.recipe),
-        per_round=protocol.per_round,
-        candidates=protocol.candidates,
-        seed=seed,
-        progress=progress,
-        on_stage=on_stage,
-    )

@@ -1,21 +1,24 @@
 """Which samples are worth a label.
 
-The functions hold the maths: they take scores, the larger the more worth a label, and give positions. The classes say
-which scores they are. All randomness comes from the generator, and equal scores are ordered by it, never by position.
+The functions hold the maths: they take scores, larger is more worth a label, and return positions. The classes are
+rules for choosing: they say which scores to take. An acquisition function of the command line is a rule and the
+registered method whose detector gives the scores. All randomness comes from the generator: it also orders equal scores.
 """
 
 import copy
 import warnings
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from ddu.active._candidates import Candidates
-from ddu.detectors import DDU
+from ddu.active.candidates import Candidates
+from ddu.detectors import DDU, PLAIN, BaseDetector, Method, find_method, list_methods
 from ddu.errors import FewSamplesWarning, InputError, NotSupportedError
 from ddu.features import FeatureBatch
 from ddu.names import check_name
+from ddu.training import RECIPES
 
 Score = Literal["epistemic", "aleatoric"]
 
@@ -74,8 +77,8 @@ def diverse_top_k(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Positions and scores of k samples, each the least likely under a density that knows those before it.
 
-    A sample that is picked joins the moments of the class that the network takes it for, and the density is worked out
-    again; so what lies beside it is no longer unknown. The detector is left as it was.
+    A sample that is picked joins the moments of its predicted class, and the density is computed again; so its
+    neighbours are no longer unknown. The detector stays as it was.
     """
     learning = copy.copy(detector)
     learning.density = copy.deepcopy(detector.density)
@@ -92,7 +95,7 @@ def diverse_top_k(
 
 
 def few_samples_expected() -> "warnings.catch_warnings[None]":
-    """Where a class with few samples is no news."""
+    """Ignores the warning that a class has few samples, which is normal in active learning."""
     return warnings.catch_warnings(action="ignore", category=FewSamplesWarning)
 
 
@@ -105,10 +108,10 @@ class Choice(NamedTuple):
 
 @runtime_checkable
 class Acquisition(Protocol):
-    """Chooses what to have labelled."""
+    """A rule for choosing the samples to label."""
 
     def choose(self, candidates: Candidates, k: int, random: np.random.Generator) -> Choice:
-        """The k candidates most worth a label."""
+        """The k candidates that are most worth a label."""
         ...
 
 
@@ -117,8 +120,8 @@ class Top(Acquisition):
     """The most uncertain.
 
     Attributes:
-        score: "epistemic": what the detector does not know, which is the feature density of DDU, the mutual information
-            or predictive entropy of an ensemble, the entropy of a softmax. "aleatoric": the entropy of the prediction,
+        score: "epistemic": the detector's own score, such as the feature density of DDU, the mutual information or
+            predictive entropy of an ensemble, or the entropy of a softmax. "aleatoric": the entropy of the prediction,
             with any detector.
     """
 
@@ -132,7 +135,7 @@ class Top(Acquisition):
 
 @dataclass(frozen=True)
 class Random(Acquisition):
-    """Any; the pool is not scored."""
+    """Any sample; the pool is not scored."""
 
     def choose(self, candidates: Candidates, k: int, random: np.random.Generator) -> Choice:
         scores = random.random(len(candidates))
@@ -171,10 +174,10 @@ class PowerSampling(Acquisition):
 class Diverse(Acquisition):
     """The least dense, one by one, each learned by the density before the next is chosen; for DDU.
 
-    Only the most uncertain candidates are considered, and read from the pool a second time.
+    Only the most uncertain candidates are considered. They are read from the pool a second time.
 
     Attributes:
-        shortlist: How many are considered for each that is chosen.
+        shortlist: How many candidates are considered for each one that is chosen.
     """
 
     shortlist: int = 20
@@ -193,13 +196,13 @@ class Diverse(Acquisition):
 
 
 @dataclass(frozen=True)
-class LeaveOutFar(Acquisition):
-    """Another acquisition, among what is not so far out that no label will help.
+class ExcludeOutliers(Acquisition):
+    """Another acquisition, without the candidates that are so far out that no label will help.
 
     Attributes:
-        acquisition: What chooses among the rest.
-        quantile: The share of the candidates that is kept, the least unknown.
-        threshold: Or the epistemic uncertainty up to which they are kept.
+        acquisition: Chooses among the others.
+        quantile: The share of the candidates that is kept, those with the least epistemic uncertainty.
+        threshold: Or the largest epistemic uncertainty that is kept.
     """
 
     acquisition: Acquisition
@@ -208,9 +211,11 @@ class LeaveOutFar(Acquisition):
 
     def __post_init__(self) -> None:
         if (self.quantile is None) == (self.threshold is None):
-            raise InputError("LeaveOutFar needs either a quantile or a threshold.")
+            raise InputError("ExcludeOutliers needs either a quantile or a threshold.")
         if self.quantile is not None and not 0 < self.quantile <= 1:
-            raise InputError(f"The 'quantile' of LeaveOutFar must lie between 0 and 1. Got {self.quantile!r} instead.")
+            raise InputError(
+                f"The 'quantile' of ExcludeOutliers must lie between 0 and 1. Got {self.quantile!r} instead."
+            )
 
     def choose(self, candidates: Candidates, k: int, random: np.random.Generator) -> Choice:
         epistemic = candidates.uncertainties.epistemic
@@ -238,10 +243,83 @@ ACQUISITIONS: dict[str, Acquisition] = {
 
 
 def find_acquisition(acquisition: Acquisition | str) -> Acquisition:
-    """An acquisition by name, or as it is."""
+    """An acquisition by its name, or the acquisition itself."""
     if isinstance(acquisition, str):
         check_name(acquisition, ACQUISITIONS, "There is no acquisition {name!r}")
         return ACQUISITIONS[acquisition]
     if not isinstance(acquisition, Acquisition):
         raise InputError(f"An acquisition is a name, or has a method choose. Got {acquisition!r} instead.")
     return acquisition
+
+
+@dataclass(frozen=True)
+class AcquisitionFunction:
+    """A registered method, whose detector scores the pool, and a rule for choosing by its scores.
+
+    Attributes:
+        method: A name of `ddu.detectors.list_methods()`, which decides the detector and the network.
+        rule: How samples are chosen.
+        members: How many networks are trained; None trains as many as the method wants.
+        network: A name of `ddu.list_models()`; None leaves the choice to the experiment.
+        options: For `create_model`; they win over those of the method.
+        image_size: The smallest side of an image that the network takes; None if it takes any.
+    """
+
+    method: str
+    rule: Acquisition = field(default_factory=Top)
+    members: int | None = None
+    network: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    image_size: int | None = None
+
+    @property
+    def num_members(self) -> int:
+        """How many networks are trained."""
+        return self.members or self._registered.members
+
+    @property
+    def network_options(self) -> dict[str, Any]:
+        """The options of `create_model` that the method wants."""
+        return {**self._registered.network.options, **self.options}
+
+    def make_detector(self, model: Any) -> BaseDetector:
+        """The detector around a network, or around a list of several."""
+        return self._registered.make(model)
+
+    def excluding(self, quantile: float | None) -> Self:
+        """The same without the candidates above a quantile of epistemic uncertainty; None excludes none."""
+        return self if quantile is None else replace(self, rule=ExcludeOutliers(self.rule, quantile=quantile))
+
+    @property
+    def _registered(self) -> Method:
+        return find_method(self.method)
+
+
+# Of the centroids' moving averages: with CIFAR-10's, 0.999, they would hardly move in the few steps of a round
+_DUQ_OPTIONS = {"head_options": {"momentum": 0.99}}
+
+ACQUISITION_FUNCTIONS: dict[str, AcquisitionFunction] = {
+    "random": AcquisitionFunction("softmax", Random()),
+    "entropy": AcquisitionFunction("softmax"),
+    "density": AcquisitionFunction("ddu"),
+    "density_diverse": AcquisitionFunction("ddu", Diverse()),
+    "density_power": AcquisitionFunction("ddu", PowerSampling(by="rank")),
+    "density_vgg": AcquisitionFunction("ddu", network="vgg16", options=PLAIN.options, image_size=16),
+    "ensemble_pe": AcquisitionFunction("ensemble_pe", members=3),
+    "ensemble_mi": AcquisitionFunction("ensemble_mi", members=3),
+    "ensemble_mi_power": AcquisitionFunction("ensemble_mi", PowerSampling(by="score"), members=3),
+    "sngp": AcquisitionFunction("sngp", options=RECIPES["sngp_cifar"].model),
+    "duq": AcquisitionFunction("duq", options=_DUQ_OPTIONS),
+}
+"""Acquisition functions by name. Every other registered method is one too, with the rule `Top`."""
+
+
+def list_acquisition_functions() -> list[str]:
+    """The names of all acquisition functions."""
+    return list(dict.fromkeys([*ACQUISITION_FUNCTIONS, *list_methods()]))
+
+
+def find_acquisition_function(name: str) -> AcquisitionFunction:
+    """An acquisition function by name: one of `ACQUISITION_FUNCTIONS`, or a registered method."""
+    check_name(name, list_acquisition_functions(), "There is no acquisition function {name!r}")
+    return ACQUISITION_FUNCTIONS.get(name, AcquisitionFunction(name))

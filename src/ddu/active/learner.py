@@ -1,7 +1,7 @@
-"""The loop: train on what is labelled, find what is worth a label, have it labelled.
+"""The loop: train on the labelled samples, find the samples that are worth a label, have them labelled.
 
 Everything that happens in a round is a function of the seed, the round and the labels so far. So a learner that was
-killed has the same future as one that was not, once it is told what the other was taught.
+killed and is taught the same labels again has the same future as one that was not.
 """
 
 import hashlib
@@ -10,11 +10,11 @@ import operator
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -22,14 +22,15 @@ from numpy.typing import ArrayLike
 from torch import nn
 from torch.utils.data import Dataset
 
-from ddu.active._acquisition import Acquisition, few_samples_expected, find_acquisition
-from ddu.active._candidates import AnyDetector, Candidates, extract_features, read_inputs
-from ddu.active._training import LabelledSamples, Trainer, by_recipe
+from ddu.active.acquisition import Acquisition, few_samples_expected, find_acquisition
+from ddu.active.candidates import AnyDetector, Candidates, LabelledSamples, extract_features, read_inputs
 from ddu.data import loader
 from ddu.detectors import DDU
 from ddu.errors import ArtifactError, InputError, LabelError
 from ddu.features import LogitsTap
 from ddu.files import write_json
+from ddu.resume import read_settings, refuse_changes
+from ddu.training import Objective, Recipe, fit
 
 STATE = "learner.json"
 _FORMAT, _VERSION = "ddu-active-learner", 1
@@ -42,13 +43,44 @@ Oracle = Callable[[np.ndarray], Integers]
 _NETWORK, _CANDIDATES, _CHOICE = range(3)
 
 
+class Trainer(Protocol):
+    """Trains a network in place."""
+
+    def __call__(self, model: nn.Module, train: Dataset[Any], validation: Dataset[Any] | None, *, seed: int) -> object:
+        """Trains; all randomness comes from the seed, or from torch's random state, which is seeded before."""
+        ...
+
+
+def by_recipe(
+    recipe: Recipe | str = "active_learning",
+    *,
+    objective: Callable[[], Objective] | None = None,
+    progress: bool | None = False,
+    **changes: Any,
+) -> Trainer:
+    """Training by a recipe of `ddu.training`.
+
+    Args:
+        recipe: A recipe, or the name of one.
+        objective: Makes the objective; by default that of the network's head.
+        progress: As in `ddu.training.fit`.
+        **changes: Fields of the recipe to change, such as `epochs=3`.
+    """
+
+    def train(model: nn.Module, train: Dataset[Any], validation: Dataset[Any] | None, *, seed: int) -> object:
+        chosen = None if objective is None else objective()
+        return fit(model, train, validation, recipe=recipe, seed=seed, objective=chosen, progress=progress, **changes)
+
+    return train
+
+
 @dataclass(frozen=True)
 class Proposal:
-    """Samples worth a label, the most worth first; each attribute is (sample,).
+    """Samples that are worth a label, the best first; each attribute is (sample,).
 
     Attributes:
-        indices: Where they are in the pool.
-        scores: What they were chosen by.
+        indices: Their places in the pool.
+        scores: The scores by which they were chosen.
         epistemic: How unlike the labelled samples they are, by the detector.
         aleatoric: The entropy of their predicted classes, in nats.
         predicted: Their likeliest classes.
@@ -66,13 +98,13 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Record:
-    """A round: what came of so many labels, and what was labelled next.
+    """A round: the accuracy with some number of labels, and the samples that were labelled next.
 
     Attributes:
         round: From 0.
         labels: How many labels the networks were trained with.
         accuracy: On the test set; None without one.
-        indices: What was then acquired from the pool; empty in the last round.
+        indices: The samples of the pool that were then acquired; empty in the last round.
         seconds: How long the round took.
     """
 
@@ -95,7 +127,7 @@ class ActiveLearner:
             labels are not looked at. It is streamed.
         labelled: A data set of (input, label) to begin with. A density needs at least two of every class.
         oracle: Gives the labels of the samples at some indices of the pool; without one, use `propose` and `teach`.
-        acquisition: What is worth a label: an `Acquisition`, or "epistemic", "aleatoric", "random", "power", "diverse".
+        acquisition: The rule for choosing: an `Acquisition`, or "epistemic", "aleatoric", "random", "power", "diverse".
         members: How many networks are trained.
         validation: Held-out samples, for a trainer that chooses its epoch by them.
         test: Samples to measure the accuracy on.
@@ -110,6 +142,8 @@ class ActiveLearner:
         seed: Decides everything that is random.
         progress: `True` shows bars, `False` none; by default they appear on a terminal if something takes long.
         on_stage: Is told what is being done.
+        settings: What else decides the networks, such as the recipe of the trainer, as JSON has it: `resume` refuses a
+            learner with other settings.
 
     Attributes:
         records: What `step` and `run` have done so far.
@@ -160,6 +194,7 @@ class ActiveLearner:
         seed: int = 0,
         progress: bool | None = None,
         on_stage: Callable[[str], None] = lambda stage: None,
+        settings: Mapping[str, Any] | None = None,
     ):
         self.model_factory = model_factory
         self.make_detector = detector
@@ -181,6 +216,7 @@ class ActiveLearner:
         self.seed = seed
         self.progress = progress
         self.on_stage = on_stage
+        self.settings = settings or {}
         self.records: list[Record] = []
         self._rounds: list[_Taught] = []
         self._detector: AnyDetector | None
@@ -192,7 +228,7 @@ class ActiveLearner:
 
     @property
     def round(self) -> int:
-        """How often it has been taught."""
+        """The number of rounds so far: how often it has been taught."""
         return len(self._rounds)
 
     @property
@@ -221,7 +257,7 @@ class ActiveLearner:
         return np.flatnonzero(free)
 
     def propose(self, k: int | None = None) -> Proposal:
-        """The samples most worth a label; the same again until something is taught.
+        """The samples that are most worth a label; the same again until something is taught.
 
         Args:
             k: How many, by default `per_round`; fewer if the pool has no more.
@@ -241,7 +277,7 @@ class ActiveLearner:
         return Proposal(indices[positions], scores, *candidates.judge(positions))
 
     def teach(self, indices: Integers, labels: Integers) -> None:
-        """Adds labels, and begins the next round.
+        """Adds labels and begins the next round.
 
         Args:
             indices: Which samples of the pool, (sample,).
@@ -283,21 +319,21 @@ class ActiveLearner:
         return self._accuracy
 
     def step(self) -> Record:
-        """One round: trains, measures, asks the oracle for `per_round` labels, and learns them."""
+        """One round: trains, measures, and asks the oracle for `per_round` labels."""
         return self._step(self.per_round)
 
     def run(self, until: int) -> Iterator[Record]:
-        """Rounds until so many samples are labelled, and a last one that only trains and measures.
+        """Runs rounds until so many samples are labelled, and a last one that only trains and measures.
 
         Args:
-            until: How many labels to stop at; earlier if the pool runs out.
+            until: The number of labels to stop at; the run ends earlier if the pool runs out.
         """
         while self.num_labels < until and len(self.unlabelled()):
             yield self._step(min(self.per_round, until - self.num_labels))
         yield self._step(0)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Writes what it was taught, and its records, in one step."""
+        """Writes the labels that it was taught, and its records, in one step."""
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         content = {
@@ -310,16 +346,23 @@ class ActiveLearner:
         write_json(path / STATE, content)
 
     def resume(self, folder: str | os.PathLike[str]) -> Self:
-        """Goes on from what `save` wrote: on one machine, to the same future.
+        """Resumes from what `save` wrote: on one machine, to the same future.
 
-        The networks of the round are trained again when they are needed. Where nothing was saved yet it stays as it
-        is, so that the same program can be started again and again.
+        The networks of the round are trained again when they are needed. Where nothing was saved yet the learner stays
+        as it is, so that the same program can be started again and again.
         """
         path = Path(folder) / STATE
-        if not path.exists():
+        content = read_settings(path, "learner")
+        if content is None:
             return self
-        rounds, records = _read_state(path, self._settings())
-        self.records = records
+        try:
+            if content["format"] != _FORMAT or content["version"] > _VERSION:
+                raise ArtifactError(f"{path} is not the state of an active learner that this ddu can read.")
+            refuse_changes(f"The learner in {folder}", content["made_with"], self._settings())
+            rounds = [(one["indices"], one["labels"]) for one in content["rounds"]]
+            self.records = [Record(**{**one, "indices": tuple(one["indices"])}) for one in content["records"]]
+        except (KeyError, TypeError) as error:
+            raise ArtifactError(f"{path} is damaged ({error!r}): choose another folder for this learner.") from error
         self._rounds = []
         self._forget()
         for indices, labels in rounds:
@@ -342,7 +385,7 @@ class ActiveLearner:
             self.teach(indices, self.oracle(indices))
         record = Record(now, labels, accuracy, tuple(indices.tolist()), time.monotonic() - started)
         if self.records and self.records[-1].round == now:
-            self.records.pop()  # a run ended there, and this one goes on
+            self.records.pop()  # an earlier run ended there, and this one continues it
         self.records.append(record)
         return record
 
@@ -399,7 +442,8 @@ class ActiveLearner:
         return np.random.default_rng([self.seed, self.round, purpose])
 
     def _settings(self) -> dict[str, Any]:
-        return {
+        """What `resume` compares, as JSON has it."""
+        settings = {
             "pool": _described(self.pool),
             "labelled": 0 if self.labelled is None else len(self.labelled),
             "acquisition": re.sub(r" at 0x[0-9a-f]+", "", repr(self.acquisition)),
@@ -407,7 +451,9 @@ class ActiveLearner:
             "retrain_every": self.retrain_every,
             "candidates": self.candidates,
             "seed": self.seed,
+            **self.settings,
         }
+        return json.loads(json.dumps(settings))
 
 
 @dataclass(frozen=True)
@@ -473,22 +519,3 @@ def _check_form(taught: _Taught, learner: ActiveLearner) -> None:
         raise LabelError(f"There is no index {indices.max()} in a pool of {len(learner.pool)} samples.")
     if labels.max() >= learner.num_classes:
         raise LabelError(f"There is no class {labels.max()}: the network has {learner.num_classes}, from 0.")
-
-
-def _read_state(path: Path, settings: dict[str, Any]) -> tuple[list[tuple[Sequence[int], Sequence[int]]], list[Record]]:
-    try:
-        content = json.loads(path.read_text())
-        if content["format"] != _FORMAT or content["version"] > _VERSION:
-            raise ArtifactError(f"{path} is not the state of an active learner that this ddu can read.")
-        saved = content["made_with"]
-        rounds = [(one["indices"], one["labels"]) for one in content["rounds"]]
-        records = [Record(**{**one, "indices": tuple(one["indices"])}) for one in content["records"]]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise ArtifactError(f"{path} is damaged ({error!r}): it cannot be resumed from.") from error
-    for name, now in settings.items():
-        if saved.get(name) != now:
-            raise InputError(
-                f"The learner in {path.parent} was made with {name}={saved.get(name)}, and this one with {name}={now}: "
-                "make it alike, or choose another folder."
-            )
-    return rounds, records

@@ -1,4 +1,7 @@
-"""The unlabelled part of a pool, streamed through a detector: only three numbers a sample are kept."""
+"""The two parts of a pool: the labelled samples as a data set, and the candidates for a label, scored by a detector.
+
+The pool is streamed: only three numbers per candidate are kept.
+"""
 
 import copy
 from collections.abc import Sequence
@@ -10,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ddu.data import collated
+from ddu.data import Batch, collated
 from ddu.detectors import DDU, BaseDetector
 from ddu.errors import InputError
 from ddu.features import FeatureBatch
@@ -20,8 +23,45 @@ from ddu.types import Detector
 AnyDetector = Detector | BaseDetector
 
 
+class LabelledSamples(Dataset[Batch]):
+    """The samples that were labelled from the start, and then those of a pool in the order in which they were taught.
+
+    Args:
+        initial: Samples (input, label), or None.
+        pool: The pool of the others.
+        indices: Their places in the pool, (sample,).
+        labels: Their labels, (sample,).
+    """
+
+    def __init__(self, initial: Any, pool: Any, indices: np.ndarray, labels: np.ndarray) -> None:
+        self.initial, self.pool, self.indices, self.labels = initial, pool, indices, labels
+        self._first = 0 if initial is None else len(initial)
+
+    def __len__(self) -> int:
+        return self._first + len(self.indices)
+
+    def __getitem__(self, position: int) -> Batch:
+        inputs, labels = self.__getitems__([position])
+        return inputs[0], labels[0]
+
+    def __getitems__(self, positions: Sequence[int]) -> Batch:
+        wanted = np.asarray(positions)
+        parts: list[tuple[np.ndarray, Batch]] = []
+        initial, taught = np.flatnonzero(wanted < self._first), np.flatnonzero(wanted >= self._first)
+        if len(initial):
+            inputs, labels = read_batch(self.initial, wanted[initial])
+            parts.append((initial, (inputs, torch.as_tensor(labels).long())))
+        if len(taught):
+            rows = wanted[taught] - self._first
+            labels = torch.from_numpy(self.labels[rows])
+            parts.append((taught, (read_inputs(self.pool, self.indices[rows]), labels)))
+        back = np.argsort(np.concatenate([places for places, _ in parts]))
+        inputs, labels = zip(*(batch for _, batch in parts), strict=True)
+        return torch.cat(inputs)[back], torch.cat(labels)[back]
+
+
 class Uncertainties(NamedTuple):
-    """What a detector makes of samples, (sample,) each.
+    """The scores of a detector, (sample,) each.
 
     Attributes:
         epistemic: How unlike the labelled samples each is, on the detector's own scale.
@@ -39,10 +79,10 @@ class Uncertainties(NamedTuple):
 
 
 class Candidates:
-    """Samples of a pool that may be labelled next, and what a detector makes of them.
+    """Samples of a pool that may be labelled next, and their uncertainties.
 
-    Nothing is computed before it is asked for. The pool is read a batch at a time, and neither inputs nor features are
-    kept, so its size is bounded by three numbers a sample.
+    Nothing is computed before it is asked for. The pool is read in batches, and neither inputs nor features are kept:
+    the memory is three numbers per sample.
 
     Args:
         detector: A fitted detector.
