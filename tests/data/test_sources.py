@@ -1,24 +1,31 @@
+from pathlib import Path
+
 import pytest
 import torch
 
 from ddu.data import data_root, fetch, info, list_data, list_splits, load, load_ood
+from ddu.data._sources import find
 from ddu.errors import DataError, InputError
 
 
 def test_every_set_of_the_paper_has_a_name(tmp_path):
     assert list_data(root=tmp_path) == [
         "ambiguous_mnist",
+        "ambiguous_mnist_5k",
         "cifar10",
         "cifar100",
         "cifar10_c",
         "digits",
         "dirty_mnist",
+        "dirty_mnist_5k",
         "fashion_mnist",
         "imagenet",
         "imagenet_o",
         "kmnist",
         "mnist",
+        "mnist_5k",
         "one_d",
+        "photo_patches",
         "svhn",
         "three_gaussians",
         "tiny_imagenet",
@@ -37,7 +44,7 @@ def test_the_root_is_the_one_given_else_the_variable_else_the_cache(monkeypatch,
 
 @pytest.mark.parametrize(
     "name",
-    [name for name in list_data(root="nowhere") if name not in ("digits", "one_d", "three_gaussians", "two_moons")],
+    [name for name in list_data(root="nowhere") if not find(name, Path("nowhere")).is_generated],
 )
 def test_what_is_missing_says_where_it_was_looked_for_and_how_to_get_it(name, tmp_path):
     with pytest.raises(DataError) as caught:

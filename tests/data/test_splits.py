@@ -3,10 +3,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Generator, nn
 
 from ddu import DDU
-from ddu.data import ArrayDataset, DataInfo, draw, load_splits, loader, save_splits, split
+from ddu.data import ArrayDataset, DataInfo, draw, load_splits, loader, save_splits, split, stratified_split
 from ddu.errors import DataError, InputError
 
 INFO = DataInfo("points", (2,), ("a", "b", "c"))
@@ -216,3 +216,36 @@ def test_groups_are_one_integer_a_sample():
     )
     with pytest.raises(InputError, match=r"^The groups of points must be integers, .* Got float64, \(3,\), instead\.$"):
         ArrayDataset(np.zeros((3, 2)), np.zeros(3, int), INFO, np.zeros(3))
+
+
+# Shares of classes
+
+
+@settings(derandomize=True, max_examples=20, deadline=None)
+@given(
+    counts=st.lists(st.integers(1, 40), min_size=1, max_size=5),
+    weights=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    seed=st.integers(0, 100),
+)
+def test_a_stratified_split_is_a_partition_in_which_every_class_has_its_share(counts, weights, seed):
+    labels = torch.cat([torch.full((n,), c) for c, n in enumerate(counts)])
+    labels = labels[torch.randperm(len(labels), generator=Generator().manual_seed(seed))]
+    shares = [w / sum(weights) for w in weights]
+    parts = stratified_split(labels, shares, Generator().manual_seed(seed))
+    assert torch.equal(torch.cat(parts).sort().values, torch.arange(len(labels)))
+    for part, share in zip(parts, shares, strict=True):
+        got = torch.bincount(labels[part], minlength=len(counts))
+        assert ((got - share * torch.tensor(counts)).abs() <= 1 + 1e-9).all()
+
+
+def test_a_split_depends_on_the_generator_alone():
+    labels = torch.arange(100) % 4
+    first, again, other = (stratified_split(labels, [0.5, 0.5], Generator().manual_seed(s))[0] for s in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_shares_that_do_not_add_up_are_refused():
+    with pytest.raises(InputError) as caught:
+        stratified_split(torch.arange(4), [0.5, 0.4], Generator())
+    assert str(caught.value) == "The shares of a split must be positive and add up to 1. Got [0.5, 0.4]."

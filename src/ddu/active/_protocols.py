@@ -298,10 +298,9 @@ def _read(protocol: Protocol, root: str | os.PathLike[str] | None) -> tuple[Arra
 
 def _with_mixtures(digits: ArrayDataset, count: int) -> ArrayDataset:
     """Digits, and then mixtures of two of them."""
-    inputs, labels = torch.from_numpy(digits.inputs), torch.from_numpy(digits.labels)
-    mixed = data.ambiguous_digits(inputs[:, None, None], labels, count, torch.Generator().manual_seed(0))
-    both = torch.cat([inputs, mixed.images[:, 0, 0]]).numpy()
-    return ArrayDataset(both, torch.cat([labels, mixed.labels]).numpy(), digits.info)
+    mixed = data.mix_pairs(digits.inputs, digits.labels, count, torch.Generator().manual_seed(0))
+    both = np.concatenate([digits.inputs, mixed.inputs])
+    return ArrayDataset(both, np.concatenate([digits.labels, mixed.labels]), digits.info)
 
 
 def _vectors(images: ArrayDataset) -> ArrayDataset:

@@ -1,11 +1,11 @@
 """Data by name, and what comes with the library's dependencies: digits, ambiguous digits, and what is neither."""
 
-from ddu.data._digits import DigitsDemoData as DigitsDemoData
-from ddu.data._digits import LabelledImages as LabelledImages
-from ddu.data._digits import ambiguous_digits as ambiguous_digits
-from ddu.data._digits import digits as digits
-from ddu.data._digits import digits_demo_data as digits_demo_data
-from ddu.data._digits import photo_patches as photo_patches
+from ddu.data._demo_digits import DigitsDemoData as DigitsDemoData
+from ddu.data._demo_digits import LabelledImages as LabelledImages
+from ddu.data._demo_digits import ambiguous_digits as ambiguous_digits
+from ddu.data._demo_digits import digits as digits
+from ddu.data._demo_digits import digits_demo_data as digits_demo_data
+from ddu.data._demo_digits import photo_patches as photo_patches
 from ddu.data._huggingface import HuggingFaceDataset as HuggingFaceDataset
 from ddu.data._huggingface import from_huggingface as from_huggingface
 from ddu.data._sources import data_root as data_root
@@ -26,6 +26,8 @@ from ddu.data.dataset import Batch as Batch
 from ddu.data.dataset import DataInfo as DataInfo
 from ddu.data.dataset import collated as collated
 from ddu.data.dataset import loader as loader
+from ddu.data.mixtures import Mixtures as Mixtures
+from ddu.data.mixtures import mix_pairs as mix_pairs
 from ddu.data.preprocessing import Preprocessing as Preprocessing
 from ddu.data.sources.folder import FolderDataset as FolderDataset
 
@@ -37,6 +39,7 @@ __all__ = [
     "FolderDataset",
     "HuggingFaceDataset",
     "LabelledImages",
+    "Mixtures",
     "Preprocessing",
     "ambiguous_digits",
     "collated",
@@ -54,6 +57,7 @@ __all__ = [
     "load_parts",
     "load_splits",
     "loader",
+    "mix_pairs",
     "photo_patches",
     "save_splits",
     "split",

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, leaky_relu, pad
 
-from ddu.data._digits import NUM_CLASSES
+from ddu.data._demo_digits import NUM_CLASSES
 
 _SLOPE = 0.01  # of the leaky ReLU on the negative side: no direction of the input is lost entirely
 _MEAN, _STD = 0.305, 0.376  # of the digits' pixels

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ddu.data._digits import digits as all_digits
 from ddu.data._registry import register
 from ddu.data.dataset import ArrayDataset, DataInfo
 from ddu.data.sources.mnist import DIGITS
@@ -26,10 +25,11 @@ _THREE_GAUSSIANS = DataInfo("three_gaussians", (2,), ("top", "left", "right"))
 @register(_DIGITS, _NO_FILES)
 def digits(split: str, root: Path) -> ArrayDataset:
     """scikit-learn's handwritten digits, 8 x 8 pixels."""
-    everything = all_digits()
+    datasets = require("sklearn.datasets", extra="data", purpose="The set digits")
+    pixels, labels = datasets.load_digits(return_X_y=True)
     rows = slice(0, 1297) if split == "train" else slice(1297, None)
-    images = everything.images[rows].permute(0, 2, 3, 1).contiguous().numpy()
-    return ArrayDataset(images, everything.labels[rows].numpy(), _DIGITS)
+    images = (pixels / 16).astype(np.float32).reshape(-1, 8, 8, 1)
+    return ArrayDataset(images[rows], labels[rows].astype(np.int64), _DIGITS)
 
 
 @register(_TWO_MOONS, _NO_FILES)

@@ -1,13 +1,10 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from sklearn.datasets import load_digits, load_sample_image
+from sklearn.datasets import load_digits
 from torch import Generator, Tensor
 
-from ddu.data import LabelledImages, ambiguous_digits, digits, digits_demo_data, photo_patches, stratified_split
-from ddu.errors import InputError, LabelError
+from ddu.data import LabelledImages, ambiguous_digits, digits, digits_demo_data
 
 
 def seeded(seed: int = 0) -> Generator:
@@ -22,36 +19,6 @@ def test_digits_are_those_of_scikit_learn_scaled_to_one():
     np.testing.assert_array_equal(data.labels.numpy(), labels)
     assert torch.equal(data.label_probs.argmax(1), data.labels)
     assert torch.equal(data.label_probs.sum(1), torch.ones(1797))
-
-
-@settings(derandomize=True, max_examples=20, deadline=None)
-@given(
-    counts=st.lists(st.integers(1, 40), min_size=1, max_size=5),
-    weights=st.lists(st.integers(1, 9), min_size=1, max_size=4),
-    seed=st.integers(0, 100),
-)
-def test_a_stratified_split_is_a_partition_in_which_every_class_has_its_share(counts, weights, seed):
-    labels = torch.cat([torch.full((n,), c) for c, n in enumerate(counts)])
-    labels = labels[torch.randperm(len(labels), generator=seeded(seed))]
-    shares = [w / sum(weights) for w in weights]
-    parts = stratified_split(labels, shares, seeded(seed))
-    assert torch.equal(torch.cat(parts).sort().values, torch.arange(len(labels)))
-    for part, share in zip(parts, shares, strict=True):
-        got = torch.bincount(labels[part], minlength=len(counts))
-        assert ((got - share * torch.tensor(counts)).abs() <= 1 + 1e-9).all()
-
-
-def test_a_split_depends_on_the_generator_alone():
-    labels = torch.arange(100) % 4
-    first, again, other = (stratified_split(labels, [0.5, 0.5], seeded(s))[0] for s in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
-def test_shares_that_do_not_add_up_are_refused():
-    with pytest.raises(InputError) as caught:
-        stratified_split(torch.arange(4), [0.5, 0.4], seeded())
-    assert str(caught.value) == "The shares of a split must be positive and add up to 1. Got [0.5, 0.4]."
 
 
 def test_an_ambiguous_digit_mixes_two_classes_by_the_odds_of_its_label():
@@ -79,39 +46,6 @@ def test_labels_of_ambiguous_digits_are_drawn_with_their_odds():
     hits = (drawn == heavier).double().mean()
     assert abs(hits - heavier.double().mean()) < 4 * 0.5 / 20_000**0.5
     assert heavier.mean() == pytest.approx(0.55, abs=0.002)
-
-
-def test_one_class_alone_cannot_be_ambiguous():
-    with pytest.raises(LabelError) as caught:
-        ambiguous_digits(torch.zeros(3, 1, 8, 8), torch.zeros(3, dtype=torch.int64), 5, seeded())
-    assert str(caught.value) == "Ambiguous digits mix two classes, and these 3 samples have 1."
-
-
-def grey_photographs() -> np.ndarray:
-    photos = np.stack([load_sample_image(name) for name in ("china.jpg", "flower.jpg")])
-    return photos @ np.array([0.299, 0.587, 0.114]) / 255
-
-
-def test_photo_patches_are_cut_from_both_photographs_unaltered():
-    patches = photo_patches(40, seeded())
-    assert patches.shape == (40, 1, 8, 8)
-    windows = np.lib.stride_tricks.sliding_window_view(grey_photographs(), (8, 8), axis=(1, 2))
-    sources = set()
-    for patch in patches[:, 0].double().numpy():
-        # Candidates by two corners, then the whole patch
-        near = np.abs(windows[..., 0, 0] - patch[0, 0]) + np.abs(windows[..., 7, 7] - patch[7, 7]) < 1e-5
-        exact = [at for at in np.argwhere(near) if np.abs(windows[tuple(at)] - patch).max() < 1e-6]
-        assert exact
-        sources |= {int(at[0]) for at in exact}
-    assert sources == {0, 1}
-
-
-def test_flat_patches_are_drawn_as_often_as_they_occur():
-    windows = np.lib.stride_tricks.sliding_window_view(grey_photographs(), (8, 8), axis=(1, 2))[:, ::3, ::3]
-    everywhere = (windows.std(axis=(-2, -1)) < 0.02).mean()
-    drawn = (photo_patches(2000, seeded()).flatten(1).std(1, correction=0) < 0.02).double().mean()
-    assert 0.2 < everywhere < 0.8
-    assert abs(drawn - everywhere) < 4 * 0.5 / 2000**0.5
 
 
 def is_mixture_of(mixed: LabelledImages, index: int, source: LabelledImages) -> bool:

@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits, ambiguous mixtures of them, and patches of its two photographs."""
+"""The sets of the demo: scikit-learn's handwritten digits, mixtures of them, and patches of its two photographs."""
 
 from dataclasses import dataclass
 
@@ -6,17 +6,12 @@ import torch
 from torch import Generator, Tensor
 
 from ddu.data._splits import stratified_split
-from ddu.errors import LabelError
+from ddu.data.mixtures import mix_pairs
+from ddu.data.sources.photos import cut_patches
 from ddu.extras import require
 
 NUM_CLASSES = 10
-SIZE = 8  # pixels a side
-
-# The share of the first digit in an ambiguous one is uniform between these
-_MIX_LOW, _MIX_HIGH = 0.4, 0.6
-
-# Brightness from red, green and blue, by ITU-R BT.601
-_LUMA = (0.299, 0.587, 0.114)
+SIZE = 8  # pixels per side
 
 
 @dataclass(frozen=True)
@@ -76,55 +71,16 @@ def digits() -> LabelledImages:
 
 
 def ambiguous_digits(images: Tensor, labels: Tensor, count: int, generator: Generator) -> LabelledImages:
-    """Mixes pairs of digits of different classes into images that really could be either.
-
-    x = w x₁ + (1 - w) x₂ with w uniform on [0.4, 0.6], and the label is y₁ with probability w, otherwise y₂. So no
-    classifier can be right much more than half of the time, and the entropy of the label is known: at least 0.67 nats.
-
-    Args:
-        images: Digits to mix, (sample, 1, 8, 8).
-        labels: Their classes, (sample,).
-        count: How many mixtures to make.
-        generator: Where the randomness comes from.
-    """
-    if len(labels.unique()) < 2:
-        raise LabelError(
-            f"Ambiguous digits mix two classes, and these {len(labels)} samples have {len(labels.unique())}."
-        )
-    first = torch.randint(len(labels), (count,), generator=generator)
-    partners = (labels[first, None] != labels).float()
-    second = torch.multinomial(partners, 1, generator=generator).squeeze(1)
-    weight = _MIX_LOW + (_MIX_HIGH - _MIX_LOW) * torch.rand(count, generator=generator)
-    takes_first = torch.rand(count, generator=generator) < weight
-
-    share = weight[:, None, None, None]
+    """Mixtures of pairs of digits, (sample, 1, 8, 8), as `mix_pairs` makes them."""
+    mixed = mix_pairs(images.numpy(), labels.numpy(), count, generator)
     probs = torch.zeros(count, NUM_CLASSES)
-    probs.scatter_(1, labels[first, None], weight[:, None]).scatter_(1, labels[second, None], 1 - weight[:, None])
-    return LabelledImages(
-        images=share * images[first] + (1 - share) * images[second],
-        labels=torch.where(takes_first, labels[first], labels[second]),
-        label_probs=probs,
-    )
+    probs.scatter_(1, labels[torch.from_numpy(mixed.parents)], torch.from_numpy(mixed.shares))
+    return LabelledImages(torch.from_numpy(mixed.inputs), torch.from_numpy(mixed.labels), probs)
 
 
 def photo_patches(count: int, generator: Generator) -> Tensor:
-    """Grey 8 × 8 patches of scikit-learn's two sample photographs, a temple in China and a flower, in [0, 1].
-
-    Photograph, row and column are drawn uniformly, so a patch may be a roof, a petal, or empty sky: none is left out.
-
-    Returns:
-        Patches, (count, 1, 8, 8).
-    """
-    datasets = require("sklearn.datasets", extra="sklearn", purpose="ddu.data.photo_patches")
-    require("PIL", extra="demo", purpose="ddu.data.photo_patches")
-    photos = [torch.as_tensor(photo / 255, dtype=torch.float32) for photo in datasets.load_sample_images().images]
-    grey = torch.stack([photo @ torch.tensor(_LUMA) for photo in photos])
-    photo, row, column = (
-        torch.randint(last, (count, 1, 1), generator=generator)
-        for last in (len(grey), grey.shape[1] - SIZE + 1, grey.shape[2] - SIZE + 1)
-    )
-    offset = torch.arange(SIZE)
-    return grey[photo, row + offset[:, None], column + offset][:, None]
+    """Grey patches of two photographs in [0, 1], (count, 1, 8, 8), as `cut_patches` cuts them."""
+    return cut_patches(count, SIZE, generator)[0][:, None]
 
 
 def digits_demo_data(seed: int) -> DigitsDemoData:
