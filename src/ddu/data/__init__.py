@@ -1,11 +1,5 @@
 """Data by name, and what comes with the library's dependencies: digits, ambiguous digits, and what is neither."""
 
-from ddu.data._demo_digits import DigitsDemoData as DigitsDemoData
-from ddu.data._demo_digits import LabelledImages as LabelledImages
-from ddu.data._demo_digits import ambiguous_digits as ambiguous_digits
-from ddu.data._demo_digits import digits as digits
-from ddu.data._demo_digits import digits_demo_data as digits_demo_data
-from ddu.data._demo_digits import photo_patches as photo_patches
 from ddu.data._huggingface import HuggingFaceDataset as HuggingFaceDataset
 from ddu.data._huggingface import from_huggingface as from_huggingface
 from ddu.data._sources import data_root as data_root
@@ -35,17 +29,12 @@ __all__ = [
     "ArrayDataset",
     "Batch",
     "DataInfo",
-    "DigitsDemoData",
     "FolderDataset",
     "HuggingFaceDataset",
-    "LabelledImages",
     "Mixtures",
     "Preprocessing",
-    "ambiguous_digits",
     "collated",
     "data_root",
-    "digits",
-    "digits_demo_data",
     "draw",
     "fetch",
     "from_huggingface",
@@ -58,7 +47,6 @@ __all__ = [
     "load_splits",
     "loader",
     "mix_pairs",
-    "photo_patches",
     "save_splits",
     "split",
     "stratified_split",

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from ddu.errors import InputError
-from ddu.evaluation import METRICS, Row, latest
+from ddu.results import METRICS, Row, latest
 from ddu.extras import require
 from ddu.metrics import (
     MeanAndStandardError,
