@@ -10,7 +10,6 @@ import numpy as np
 from torch import Tensor
 
 from ddu.errors import InputError
-from ddu.results import METRICS, Row, latest
 from ddu.extras import require
 from ddu.metrics import (
     MeanAndStandardError,
@@ -31,6 +30,7 @@ from ddu.report._drawing import (
     line_style,
     numbers,
 )
+from ddu.results import METRICS, Row, latest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
