@@ -2,23 +2,39 @@
 
     make readme
 
-Runs the demo with five seeds in a temporary folder, then the README's own code beside the first. Takes a few minutes.
+Runs the demo with five seeds, then the README's own code beside the first. Takes a few minutes. With a folder as its
+argument, the demos stay there, and those that are finished are not run again.
 """
 
 import contextlib
 import io
-import json
 import re
+import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-import ddu
-from ddu.data import digits_demo_data
-from ddu.demo import load_network, run_demo
-from ddu.report import density_histogram, entropy_histogram
+from ddu.experiments.demo import PHOTOS, RUN, Demo, draw_histograms, find_value, load_judgements
+from ddu.results import Row
+from ddu.runs import load_run
 
 ROOT = Path(__file__).parents[1]
 SEEDS = range(5)
+
+NUMBERS = {
+    "accuracy on clean test digits": ("accuracy_clean", "ddu", None),
+    "accuracy on ambiguous ones, whose label is a draw": ("accuracy_ambiguous", "ddu", None),
+    "the best possible there": ("accuracy_ambiguous_best", "ddu", None),
+    "expected calibration error, clean and ambiguous, as trained": ("ece_uncalibrated", "ddu", None),
+    "the same with temperature": ("ece", "ddu", None),
+    "the same if it were perfect, from the number of samples alone": ("ece_by_chance", "ddu", None),
+    "AUROC of entropy, photographs against all digits": ("auroc", "softmax", PHOTOS),
+    "**AUROC of density, photographs against all digits**": ("auroc", "ddu", PHOTOS),
+    "AUROC of entropy, ambiguous against clean digits": ("auroc_ambiguous", "softmax", None),
+    "clean and ambiguous digits called out of distribution, where 0.01 was allowed": ("false_alarm_rate", "ddu", None),
+    "photographs called out of distribution": ("detection_rate", "ddu", PHOTOS),
+}
+"""What the README calls a number, and the metric, detector and OoD set of its row."""
 
 
 def code_blocks(text: str, language: str) -> list[str]:
@@ -34,23 +50,9 @@ def run_code(code: str, folder: Path) -> str:
     return printed.getvalue().rstrip() + "\n"
 
 
-def score_rows(metrics: Path) -> dict[str, float]:
+def score_rows(rows: Sequence[Row]) -> dict[str, float]:
     """The numbers of one demo that the README shows."""
-    scores = json.loads(metrics.read_text())["scores"]
-    photos, doubt = scores["photos_vs_digits"], scores["ambiguous_vs_clean"]
-    return {
-        "accuracy on clean test digits": scores["accuracy_clean"],
-        "accuracy on ambiguous ones, whose label is a draw": scores["accuracy_ambiguous"],
-        "the best possible there": scores["accuracy_ambiguous_best"],
-        "expected calibration error, clean and ambiguous, as trained": scores["ece_uncalibrated"],
-        "the same with temperature": scores["ece"],
-        "the same if it were perfect, from the number of samples alone": scores["ece_by_chance"],
-        "AUROC of entropy, photographs against all digits": photos["entropy"],
-        "**AUROC of density, photographs against all digits**": photos["density"],
-        "AUROC of entropy, ambiguous against clean digits": doubt["entropy"],
-        "clean and ambiguous digits called out of distribution, where 0.01 was allowed": scores["false_alarm_rate"],
-        "photographs called out of distribution": scores["verdicts"]["photos"]["out_of_distribution"],
-    }
+    return {name: find_value(rows, *key) for name, key in NUMBERS.items()}
 
 
 def score_table(demos: list[dict[str, float]]) -> str:
@@ -67,15 +69,7 @@ def draw(folder: Path, picture: Path) -> None:
     import numpy as np
     from matplotlib import image, pyplot
 
-    data = digits_demo_data(seed=0)
-    detector = ddu.load(folder / "detector", load_network(folder / "model.safetensors"))
-    sets = {"clean digits": data.clean.images, "ambiguous digits": data.ambiguous.images, "photo patches": data.photos}
-    judged = {name: detector.predict(images) for name, images in sets.items()}
-    entropy_threshold, density_threshold = detector.entropy_threshold or 0.0, -(detector.epistemic_threshold or 0.0)
-    panels = [
-        entropy_histogram({n: p.aleatoric for n, p in judged.items()}, entropy_threshold, num_classes=10),
-        density_histogram({n: -p.epistemic for n, p in judged.items()}, density_threshold),
-    ]
+    panels = [figure for figure, _ in draw_histograms(load_judgements(folder), load_run(folder / RUN).detector)]
     pixels = []
     for panel in panels:
         buffer = io.BytesIO()
@@ -88,13 +82,14 @@ def draw(folder: Path, picture: Path) -> None:
 
 def main() -> None:
     """Rewrites README.md and docs/images/demo.png."""
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-    with tempfile.TemporaryDirectory() as folder:
-        demos = [run_demo(Path(folder, f"demo{seed or ''}"), seed=seed) for seed in SEEDS]
-        printed = run_code(code_blocks(text, "python")[0], Path(folder))
-        draw(Path(folder, "demo"), ROOT / "docs/images/demo.png")
-        table = score_table([score_rows(demo.metrics) for demo in demos])
+    with contextlib.ExitStack() as stack:
+        folder = Path(sys.argv[1] if len(sys.argv) > 1 else stack.enter_context(tempfile.TemporaryDirectory()))
+        demos = [Demo(seed).measure(folder / f"demo{seed or ''}", command=f"ddu demo --seed {seed}") for seed in SEEDS]
+        readme = ROOT / "README.md"
+        text = readme.read_text()
+        printed = run_code(code_blocks(text, "python")[0], folder)
+        draw(folder / "demo", ROOT / "docs/images/demo.png")
+    table = score_table([score_rows(rows) for rows in demos])
     text = re.sub(r"```text\n.*?```", lambda _: f"```text\n{printed}```", text, count=1, flags=re.DOTALL)
     text = re.sub(r"(`make readme`:\n\n).*?\n(?=\n## )", lambda m: m[1] + table, text, flags=re.DOTALL)
     readme.write_text(text)

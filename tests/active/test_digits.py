@@ -5,11 +5,12 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 from ddu.active import ActiveLearner, labels_to_reach
-from ddu.data import ambiguous_digits, digits, stratified_split
+from ddu.data import mix_pairs, stratified_split
 from ddu.detectors import DDU, Ensemble, Softmax
 from ddu.models import create_model
 
@@ -45,22 +46,19 @@ def train(model, samples, validation, *, seed):
 def draw(seed):
     """Digits to begin with, for the pool and for the test, with as many of each class; and where to draw more from."""
     generator = torch.Generator().manual_seed(seed)
-    everything = digits()
-    share = INITIAL / len(everything)
-    parts = stratified_split(everything.labels, [share, 0.6, 0.4 - share], generator)
-    return [everything[part] for part in parts], generator
-
-
-def vectors(images):
-    return (images.flatten(1) - 0.305) / 0.376
+    pixels, labels = (torch.from_numpy(part) for part in load_digits(return_X_y=True))
+    inputs = (pixels.float() / 16 - 0.305) / 0.376
+    share = INITIAL / len(labels)
+    parts = stratified_split(labels, [share, 0.6, 0.4 - share], generator)
+    return [(inputs[part], labels[part]) for part in parts], generator
 
 
 def learner(method, seed, labelled, pool, test):
     return ActiveLearner(
-        pool=vectors(pool.images),
-        labelled=TensorDataset(vectors(labelled.images), labelled.labels),
-        oracle=lambda indices: pool.labels[indices],
-        test=TensorDataset(vectors(test.images), test.labels),
+        pool=pool[0],
+        labelled=TensorDataset(*labelled),
+        oracle=lambda indices: pool[1][indices],
+        test=TensorDataset(*test),
         trainer=train,
         per_round=10,
         seed=seed,
@@ -101,12 +99,15 @@ def test_density_acquires_fewer_ambiguous_digits_than_entropy():
         found = []
         for seed in range(SEEDS):
             (labelled, pool, test), generator = draw(seed)
-            clean = pool[torch.randperm(len(pool), generator=generator)[:100]]
-            mixed = clean + ambiguous_digits(pool.images, pool.labels, 9 * len(clean), generator)
-            learning = learner(method, seed, labelled, mixed, test)
+            chosen = torch.randperm(len(pool[1]), generator=generator)[:100]
+            mixed = mix_pairs(*(part.numpy() for part in pool), 900, generator)
+            dirty = [
+                torch.cat([part[chosen], torch.from_numpy(more)]) for part, more in zip(pool, mixed[:2], strict=True)
+            ]
+            learning = learner(method, seed, labelled, dirty, test)
             acquired = [index for record in learning.run(until=70) for index in record.indices]
             assert len(acquired) == 50
-            found.append(np.mean([index >= len(clean) for index in acquired]))
+            found.append(np.mean([index >= len(chosen) for index in acquired]))
         shares[method] = np.mean(found)
     # Nine in ten are ambiguous: entropy looks for them, density does not
     assert shares["density"] < 0.75 < 0.9 < shares["entropy"]

@@ -58,7 +58,7 @@ def test_a_known_error_is_one_line_and_no_traceback(command, tmp_path):
     (tmp_path / "demo").touch()
     code, _, complaint = command("demo", "--output", str(tmp_path / "demo"))
     assert code == 1
-    assert complaint == f"{tmp_path}/demo is a file, and the demo writes a folder. Choose another with --output.\n"
+    assert complaint == f"{tmp_path}/demo is a file, or inside one: choose a folder.\n"
 
 
 def test_an_option_that_is_no_number_is_refused(command):
@@ -93,7 +93,7 @@ def test_a_missing_demo_extra_is_named(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_control_c_ends_the_demo_with_a_word_and_without_files(tmp_path: Path):
+def test_control_c_ends_the_demo_with_a_word_and_leaves_what_can_be_resumed(command, tmp_path: Path):
     output = tmp_path / "demo"
     process = subprocess.Popen(
         [sys.executable, "-c", RUN, "demo", "--output", str(output)],
@@ -103,7 +103,7 @@ def test_control_c_ends_the_demo_with_a_word_and_without_files(tmp_path: Path):
         env=os.environ | {"NO_COLOR": "1"},
     )
     deadline = time.monotonic() + 100
-    while not output.exists() and time.monotonic() < deadline:  # it is made when the work begins
+    while not (output / "run" / "run.json").exists() and time.monotonic() < deadline:  # then the training begins
         time.sleep(0.05)
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
@@ -111,4 +111,10 @@ def test_control_c_ends_the_demo_with_a_word_and_without_files(tmp_path: Path):
     assert process.returncode == 130
     assert complaint.endswith("Interrupted.\n")
     assert "Traceback" not in complaint
-    assert list(tmp_path.iterdir()) == []
+    assert sorted(path.name for path in output.iterdir()) == [".lock", "demo.json", "run"]
+    assert not list(output.rglob("*.tmp"))
+    code, _, complaint = command("demo", "--seed", "1", "--output", str(output))
+    assert (code, complaint) == (
+        1,
+        f"The demo in {output} has seed=0, and this one has seed=1: use the same, or another folder.\n",
+    )

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch.nn.functional import interpolate, pad
 
-from ddu.data import ArrayDataset, DataInfo, digits
+from ddu.data import ArrayDataset, DataInfo
 from ddu.dirty_mnist import Filters, Mixing, Settings, Stratification, make_dirty_mnist
 from ddu.dirty_mnist.fitting import adam
 
@@ -23,11 +24,12 @@ TINY = Settings(
 
 def enlarged(rows: slice) -> ArrayDataset:
     """scikit-learn's digits, 20 x 20 pixels in a black frame of 28 x 28, in bytes."""
-    everything = digits()
-    images = pad(interpolate(everything.images[rows], size=20, mode="bilinear"), (4, 4, 4, 4))
+    pixels, labels = load_digits(return_X_y=True)
+    small = torch.from_numpy(pixels[rows] / 16).float().reshape(-1, 1, 8, 8)
+    images = pad(interpolate(small, size=20, mode="bilinear"), (4, 4, 4, 4))
     info = DataInfo("enlarged digits", (1, 28, 28), tuple("0123456789"), (0.1307,), (0.3081,))
     pixels = (255 * images).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
-    return ArrayDataset(pixels, everything.labels[rows].numpy(), info)
+    return ArrayDataset(pixels, labels[rows], info)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ from sklearn.metrics import auc
 from torch import Tensor
 
 from ddu.errors import InputError
-from ddu.results import Row
 from ddu.metrics import auroc, risk_coverage
 from ddu.report import (
     corruption_figure,
@@ -21,6 +20,7 @@ from ddu.report import (
     score_histogram,
 )
 from ddu.report._drawing import line_style
+from ddu.results import Row
 
 
 def noise(count: int, mean: float = 0.0, seed: int = 0) -> Tensor:

@@ -1,11 +1,5 @@
 """Data sets by name, their splits, and the preprocessing that makes raw images a network's input."""
 
-from ddu.data._demo_digits import DigitsDemoData as DigitsDemoData
-from ddu.data._demo_digits import LabelledImages as LabelledImages
-from ddu.data._demo_digits import ambiguous_digits as ambiguous_digits
-from ddu.data._demo_digits import digits as digits
-from ddu.data._demo_digits import digits_demo_data as digits_demo_data
-from ddu.data._demo_digits import photo_patches as photo_patches
 from ddu.data.dataset import ArrayDataset as ArrayDataset
 from ddu.data.dataset import Batch as Batch
 from ddu.data.dataset import DataInfo as DataInfo
@@ -24,6 +18,7 @@ from ddu.data.registry import list_splits as list_splits
 from ddu.data.registry import load as load
 from ddu.data.registry import load_ood as load_ood
 from ddu.data.registry import load_parts as load_parts
+from ddu.data.registry import register as register_data
 from ddu.data.sources.folder import FolderDataset as FolderDataset
 from ddu.data.splits import draw as draw
 from ddu.data.splits import load_splits as load_splits
@@ -35,17 +30,12 @@ __all__ = [
     "ArrayDataset",
     "Batch",
     "DataInfo",
-    "DigitsDemoData",
     "FolderDataset",
     "HuggingFaceDataset",
-    "LabelledImages",
     "MixedPairs",
     "Preprocessing",
-    "ambiguous_digits",
     "collated",
     "data_root",
-    "digits",
-    "digits_demo_data",
     "draw",
     "fetch",
     "from_huggingface",
@@ -58,7 +48,7 @@ __all__ = [
     "load_splits",
     "loader",
     "mix_pairs",
-    "photo_patches",
+    "register_data",
     "save_splits",
     "split",
     "stratified_split",

@@ -66,7 +66,11 @@ def _style(value: float) -> str:
 
 METRICS: dict[str, Metric] = {
     "accuracy": Metric("accuracy", "higher", share=True),
+    "accuracy_clean": Metric("accuracy, clean", "higher", share=True),
+    "accuracy_ambiguous": Metric("accuracy, ambiguous", "higher", share=True),
+    "accuracy_ambiguous_best": Metric("accuracy, ambiguous, at best", share=True),
     "ece": Metric("ECE", "lower", share=True),
+    "ece_by_chance": Metric("ECE if perfectly calibrated", share=True),
     "ece_uncalibrated": Metric("ECE as trained", "lower", share=True),
     "ece_adaptive": Metric("ECE, equal-mass bins", "lower", share=True),
     "nll": Metric("NLL", "lower"),
@@ -74,6 +78,8 @@ METRICS: dict[str, Metric] = {
     "brier": Metric("Brier score", "lower"),
     "brier_uncalibrated": Metric("Brier score as trained", "lower"),
     "auroc": Metric("AUROC", "higher", share=True),
+    "auroc_clean": Metric("AUROC against clean", "higher", share=True),
+    "auroc_ambiguous": Metric("AUROC, ambiguous from clean", share=True),
     "aupr_out": Metric("AUPR, OoD positive", "higher", share=True),
     "aupr_in": Metric("AUPR, iD positive", "higher", share=True),
     "fpr95": Metric("FPR at 95 % TPR", "lower", share=True),

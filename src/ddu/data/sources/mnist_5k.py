@@ -14,7 +14,7 @@ import numpy as np
 from torch import Generator
 
 from ddu.data.dataset import ArrayDataset, DataInfo
-from ddu.data.mixed_pairs import mix_pairs
+from ddu.data.mixed_pairs import MixedPairs, mix_pairs
 from ddu.data.registry import register
 from ddu.data.sources.mnist import DIGITS, SCALE
 from ddu.extras import require
@@ -47,15 +47,16 @@ def _digits(split: str) -> tuple[np.ndarray, np.ndarray]:
     return images[blocks], labels[blocks]
 
 
-def _mixtures(split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Mixtures of the digits of a split, block after block."""
+def mixtures(split: str) -> MixedPairs:
+    """Mixtures of the digits of a split, block after block; the rows of their parents are those of `mnist_5k`."""
     images, labels = _digits(split)
     generator = Generator().manual_seed(0 if split == "train" else 1)
-    parts = [
-        mix_pairs(images[start : start + BLOCK], labels[start : start + BLOCK], MIXTURES_PER_BLOCK[split], generator)
-        for start in range(0, len(labels), BLOCK)
-    ]
-    return np.concatenate([part.inputs for part in parts]), np.concatenate([part.labels for part in parts])
+    parts = []
+    for start in range(0, len(labels), BLOCK):
+        block = slice(start, start + BLOCK)
+        mixed = mix_pairs(images[block], labels[block], MIXTURES_PER_BLOCK[split], generator)
+        parts.append(mixed._replace(parents=start + mixed.parents))
+    return MixedPairs(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 @register(_info("mnist_5k"), _NO_FILES)
@@ -67,9 +68,9 @@ def mnist_5k(split: str, root: Path) -> ArrayDataset:
 @register(_info("ambiguous_mnist_5k"), _NO_FILES)
 def ambiguous_mnist_5k(split: str, root: Path) -> ArrayDataset:
     """Mixtures of two digits of mnist_5k, with labels drawn accordingly: 8,000 to train on, 1,000 to test with."""
-    images, labels = _mixtures(split)
-    groups = np.arange(len(labels)) // MIXTURES_PER_BLOCK[split]
-    return ArrayDataset(images, labels, _info("ambiguous_mnist_5k"), groups)
+    mixed = mixtures(split)
+    groups = np.arange(len(mixed.labels)) // MIXTURES_PER_BLOCK[split]
+    return ArrayDataset(mixed.inputs, mixed.labels, _info("ambiguous_mnist_5k"), groups)
 
 
 @register(_info("dirty_mnist_5k"), _NO_FILES)
