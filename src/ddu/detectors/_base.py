@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from ddu.artifacts import model_fingerprint, save_artifact
-from ddu.batches import are_given, check_loader, listed_labels
 from ddu.calibration import Calibration, ThresholdRule, calibrate
 from ddu.density import check_counts, check_device, check_labels
 from ddu.detectors._agreement import Agreement
 from ddu.errors import ArtifactError, DDUWarning, InputError, LabelError, LayerError, NotFittedError
 from ddu.features import FeatureBatch, Tap, check_model, extract, unwrapped
-from ddu.forward import check_logits
+from ddu.features.forward import check_logits
+from ddu.features.loaders import are_given, check_loader, listed_labels
 from ddu.measures import entropy
 from ddu.names import check_entries
 from ddu.types import Prediction

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
-from ddu.batches import check_loader
 from ddu.detectors._base import BaseDetector, Evidence, joined, labels_of
 from ddu.detectors._ddu import DDU
 from ddu.errors import InputError, NotFittedError, NotSupportedError
 from ddu.extras import require
 from ddu.features import FeatureBatch, FeatureSource, FeatureTap, LogitsTap, Tap, extract, unwrapped
+from ddu.features.loaders import check_loader
 
 if TYPE_CHECKING:
     import pytorch_ood.api
