@@ -67,6 +67,7 @@ def check_detector(
     - about the false-alarm rate of new data is flagged
     - a saved detector loads with the same predictions; one that cannot be saved says so
     - saving over an older detector replaces it
+    - to(device) returns the detector, and a move to the device it is on changes no prediction
 
     Args:
         make_detector: Makes an unfitted detector around a model; called many times.
@@ -192,6 +193,12 @@ def _agree(a: Prediction, b: Prediction, what: str) -> None:
     for name in ("probs", "aleatoric", "epistemic"):
         _close(getattr(a, name), getattr(b, name), f"{name} {what}")
     assert (a.verdict is None) == (b.verdict is None), f"verdicts {what}: {a.verdict} and {b.verdict}."
+
+
+def _same(a: Prediction, b: Prediction, when: str) -> None:
+    for name in ("probs", "label", "aleatoric", "epistemic"):
+        assert torch.equal(getattr(a, name), getattr(b, name)), f"{name} is different {when}."
+    assert np.array_equal(np.asarray(a.verdict), np.asarray(b.verdict)), f"Verdicts are different {when}."
 
 
 def _close(a: Tensor, b: Tensor, what: str) -> None:
@@ -373,9 +380,7 @@ def _predicting_is_pure(case: _Case) -> None:
     first = detector.predict(case.fresh)
     detector.predict(case.fresh[:5] + 10)
     second = detector.predict(case.fresh)
-    for name in ("probs", "label", "aleatoric", "epistemic"):
-        assert torch.equal(getattr(first, name), getattr(second, name)), f"{name} is different the second time."
-    assert np.array_equal(np.asarray(first.verdict), np.asarray(second.verdict)), "Verdicts differ the second time."
+    _same(first, second, "the second time")
 
 
 def _batches_do_not_matter(case: _Case) -> None:
@@ -461,10 +466,7 @@ def _save_and_load(case: _Case) -> None:
         with tempfile.TemporaryDirectory() as folder:
             detector.save(Path(folder) / "new" / "detector")
             loaded = case.load(Path(folder) / "new" / "detector", case.model)
-        mine, theirs = detector.predict(case.fresh), loaded.predict(case.fresh)
-        for name in ("probs", "label", "aleatoric", "epistemic"):
-            assert torch.equal(getattr(mine, name), getattr(theirs, name)), f"{name} is different after loading."
-        assert np.array_equal(np.asarray(mine.verdict), np.asarray(theirs.verdict)), "Verdicts differ after loading."
+        _same(detector.predict(case.fresh), loaded.predict(case.fresh), "after loading")
 
 
 def _refuses_to_save(detector: Detector) -> None:
@@ -490,6 +492,14 @@ def _save_replaces(case: _Case) -> None:
     assert torch.equal(loaded.epistemic, newer.predict(case.fresh).epistemic), "The folder still holds the older fit."
 
 
+def _follows_to(case: _Case) -> None:
+    """to(device) returns the detector, and a move to the device it is on changes no prediction."""
+    detector = case.calibrated()
+    before = detector.predict(case.fresh)
+    assert detector.to("cpu") is detector, "to returns something else."
+    _same(before, detector.predict(case.fresh), "after to('cpu')")
+
+
 _DETECTOR_CHECKS: list[Callable[[_Case], None]] = [
     _unfitted_is_refused,
     _fit_returns_self,
@@ -510,6 +520,7 @@ _DETECTOR_CHECKS: list[Callable[[_Case], None]] = [
     _false_alarms,
     _save_and_load,
     _save_replaces,
+    _follows_to,
 ]
 
 

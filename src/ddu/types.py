@@ -7,6 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ddu.extras import require
@@ -134,6 +135,10 @@ class Detector(Protocol):
 
     def predict(self, x: Any) -> Prediction:
         """Judges a batch of inputs."""
+        ...
+
+    def to(self, device: torch.device | str) -> Self:
+        """Moves the model and everything learned to a device."""
         ...
 
     def save(self, folder: str | PathLike[str]) -> None:

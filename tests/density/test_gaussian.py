@@ -28,6 +28,7 @@ from ddu.errors import (
     NotFittedError,
     NotSupportedError,
 )
+from tests.tensors import tensors_in
 
 Blobs = Callable[..., tuple[Tensor, Tensor]]
 # The stubs take a covariance for an integer
@@ -860,3 +861,73 @@ def test_far_along_a_nearly_degenerate_direction_classes_and_background_cancel()
     # Either distance is some 2.5e7 and shifts by a few thousandths of it; unlike ridges would show in the difference
     found = float(density.mahalanobis(far).amin() - density.background_mahalanobis(far)[0])
     assert found == pytest.approx(difference, rel=0.02)
+
+
+# Devices
+
+WITH_BACKGROUND = [kind | {"background": True} for kind in EVERY_KIND]
+
+
+@pytest.mark.parametrize("params", EVERY_KIND + WITH_BACKGROUND, ids=str)
+def test_to_moves_every_tensor_and_keeps_its_precision(blobs: Blobs, params: dict[str, Any]) -> None:
+    z, y = blobs(dim=16)
+    density = GaussianDensity(**params).fit(z, y)
+    density.log_density(z.float())
+    before = {path: tensor.dtype for path, tensor in tensors_in(density)}
+    assert len(before) > 6
+    assert density.to("meta") is density
+    after = dict(tensors_in(density))
+    assert {tensor.device.type for tensor in after.values()} == {"meta"}
+    assert {tensor.dtype for tensor in after.values()} <= {torch.float64, torch.int64}
+    assert len(after) < len(before)  # single precision is worked out again where it is asked for
+    assert density.moments_.device.type == "meta"
+
+
+@pytest.mark.parametrize("params", EVERY_KIND, ids=str)
+def test_a_density_that_was_moved_is_the_same_to_the_last_bit(blobs: Blobs, params: dict[str, Any]) -> None:
+    z, y = blobs(dim=16)
+    stayed, moved = (GaussianDensity(**params).update(z[:100], y[:100]) for _ in range(2))
+    for step in (lambda one: one, lambda one: one.update(z[100:], y[100:]), lambda one: one.downdate(z[:5], y[:5])):
+        step(stayed)
+        step(moved.to("cpu")).to(torch.device("cpu"))
+        for points in (z, z.float()):
+            assert torch.equal(moved.log_density(points), stayed.log_density(points))
+            assert torch.equal(moved.mahalanobis(points), stayed.mahalanobis(points))
+        restored = GaussianDensity.restore(moved.get_params(), moved.state_tensors()).to("cpu")
+        assert torch.equal(restored.log_density(z), stayed.log_density(z))
+        assert all(torch.equal(tensor, stayed.state_tensors()[name]) for name, tensor in moved.state_tensors().items())
+
+
+def test_factors_are_moved_not_worked_out_again(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    z, y = blobs()
+    density = GaussianDensity().fit(z, y)
+    monkeypatch.setattr(torch.linalg, "cholesky_ex", None)
+    density.to("cpu").log_density(z)
+
+
+def test_factors_are_copied_to_a_device_once(blobs: Blobs) -> None:
+    z, y = blobs()
+    density = GaussianDensity().fit(z, y)
+    meta = torch.device("meta")
+    assert density._factors(torch.float32, meta) is density._factors(torch.float32, meta)
+
+
+def test_a_device_without_double_precision_gets_the_factors_alone(blobs: Blobs) -> None:
+    density = GaussianDensity().fit(*blobs())
+    assert density.to("mps").moments_.device.type == "cpu"
+
+
+def test_to_before_fit_and_to_no_device_do_nothing(blobs: Blobs) -> None:
+    z, y = blobs()
+    density = GaussianDensity().to("cpu").fit(z, y)
+    assert torch.equal(density.to().log_density(z), GaussianDensity().fit(z, y).log_density(z))
+
+
+def test_to_refuses_a_dtype_in_words(blobs: Blobs) -> None:
+    density = GaussianDensity().fit(*blobs())
+    with pytest.raises(InputError) as caught:
+        density.to(torch.float32)
+    assert str(caught.value) == (
+        "to() takes a device, such as 'cuda' or torch.device('cpu'). Got torch.float32 instead. Learned tensors keep "
+        "their precision; features are scored in their own."
+    )

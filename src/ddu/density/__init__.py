@@ -1,10 +1,19 @@
 """Gaussian densities of features: streaming moments, covariance models, fast scoring."""
 
 from ddu.density._checks import check_counts as check_counts
+from ddu.density._checks import check_device as check_device
 from ddu.density._checks import check_features as check_features
 from ddu.density._checks import check_labels as check_labels
 from ddu.density._checks import check_state as check_state
 from ddu.density._gaussian import GaussianDensity as GaussianDensity
 from ddu.density._moments import ClassMoments as ClassMoments
 
-__all__ = ["ClassMoments", "GaussianDensity", "check_counts", "check_features", "check_labels", "check_state"]
+__all__ = [
+    "ClassMoments",
+    "GaussianDensity",
+    "check_counts",
+    "check_device",
+    "check_features",
+    "check_labels",
+    "check_state",
+]

@@ -87,6 +87,15 @@ def check_counts(counts: Tensor) -> None:
         )
 
 
+def check_device(device: object) -> None:
+    """Refuses a dtype, which `nn.Module.to` takes and what was learned here does not."""
+    if not isinstance(device, torch.device | str | None):
+        raise InputError(
+            f"to() takes a device, such as 'cuda' or torch.device('cpu'). Got {device!r} instead. Learned tensors keep "
+            "their precision; features are scored in their own."
+        )
+
+
 def check_state(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> None:
     """Learned tensors have the names, types and shapes of others, which may be on the device "meta", and are finite."""
     check_entries("the learned tensors", dict(tensors), like)

@@ -125,7 +125,7 @@ def principal_directions(form: ScatterForm, scatter: Tensor, rank: int) -> tuple
     Of a sketch Y = SΩ they are those of Nyström's approximation Y (ΩᵀY)⁺ Yᵀ, which equals S where its rank allows.
     """
     if isinstance(form, SketchedScatter):
-        core = form.test_matrix.to(scatter.device).T @ scatter
+        core = form.test_matrix.T @ scatter
         values, vectors = _positive_eigenpairs((core + core.T) / 2)
         factor = scatter @ (vectors * values.rsqrt())
         # S = F Fᵀ has the eigenvalues of Fᵀ F

@@ -4,13 +4,13 @@ import copy
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from ddu.density._checks import Array, ArrayT, check_counts, check_features, check_labels, check_state
+from ddu.density._checks import Array, ArrayT, check_counts, check_device, check_features, check_labels, check_state
 from ddu.density._covariance import (
     COVARIANCES,
     Covariance,
@@ -45,7 +45,8 @@ class GaussianDensity:
 
     Only moments are kept, in float64, so samples can be streamed (`update`), forgotten (`downdate`) and merged from
     shards (`merge`) in any order. Factors for scoring are worked out from the moments when they are first needed.
-    Points are scored in their own precision and on their own device; numpy arrays in give numpy arrays out.
+    Points are scored in their own precision and on their own device: the factors are copied to a new device once and
+    kept there. `to(device)` moves everything learned. Numpy arrays in give numpy arrays out.
 
     Args:
         covariance: "full", one matrix a class (the paper); "shared", the pooled matrix for all; "diagonal", independent
@@ -107,7 +108,7 @@ class GaussianDensity:
         self.background = background
         self.num_classes = num_classes
         self._moments: ClassMoments | None = None
-        self._cache: dict[tuple[torch.dtype, torch.device], _Factors] = {}
+        self._cache: dict[tuple[torch.device, torch.dtype], _Factors] = {}
 
     def __repr__(self) -> str:
         return f"GaussianDensity({', '.join(f'{name}={value!r}' for name, value in self.get_params().items())})"
@@ -185,6 +186,20 @@ class GaussianDensity:
         self._factors()
         return self
 
+    def to(self, device: torch.device | str | None = None) -> "GaussianDensity":
+        """Moves everything learned to a device, in place, as `nn.Module.to` does.
+
+        Copies of the factors on other devices are dropped. The precision is kept: moments are always float64. A device
+        without double precision gets only the factors, when points are scored there.
+        """
+        check_device(device)
+        if self._moments is not None and device is not None:
+            exact = self._cache.get((self._moments.device, torch.float64))
+            self._moments = self._moments.to(_with_double(torch.device(device)))
+            home = self._moments.device
+            self._cache = {} if exact is None else {(home, torch.float64): exact.to(home)}
+        return self
+
     # Scoring
 
     def log_density(self, z: ArrayT) -> ArrayT:
@@ -248,16 +263,16 @@ class GaussianDensity:
 
     @property
     def covariances_(self) -> Tensor:
-        factors = self._factors()
-        return dense_covariances(self.covariance, factors.moments, factors.blend, self.rank)
+        _, moments = _transformed(self)
+        return dense_covariances(self.covariance, moments, _blend(self, moments), self.rank)
 
     @property
     def shrinkage_(self) -> Tensor:
-        return self._factors().blend.weight
+        return _blend(self, _transformed(self)[1]).weight
 
     @property
     def regularization_(self) -> float:
-        return self._factors().blend.regularization
+        return _blend(self, _transformed(self)[1]).regularization
 
     def state_tensors(self) -> dict[str, Tensor]:
         """Everything learned, by name; `restore(density.get_params(), tensors)` is the same density."""
@@ -291,13 +306,11 @@ class GaussianDensity:
 
     # Plumbing
 
-    def _room_for(self, num_classes: int, dim: int, device: torch.device | None = None) -> ClassMoments:
+    def _room_for(self, num_classes: int, dim: int, device: torch.device) -> ClassMoments:
         """The moments, made on first use and grown where a new class turned up."""
         num_classes = self.num_classes or num_classes
         if self._moments is None:
-            # Some accelerators have no double precision
-            device = torch.device("cpu") if device is None or device.type == "mps" else device
-            self._moments = self._empty_moments(num_classes, dim, device)
+            self._moments = self._empty_moments(num_classes, dim, _with_double(device))
         elif num_classes > self._moments.num_classes:
             self._moments.resize(num_classes)
         return self._moments
@@ -341,31 +354,36 @@ class GaussianDensity:
     def _factors(self, dtype: torch.dtype = torch.float64, device: torch.device | None = None) -> "_Factors":
         """The factors for scoring, worked out in float64 once and then cast where they are needed."""
         moments = self.moments_
-        exact = (torch.float64, moments.device)
+        exact = (moments.device, torch.float64)
         if exact not in self._cache:
-            check_counts(moments.count)
-            self._cache[exact] = _factorise(self)
-        wanted = (dtype, device or moments.device)
+            self._cache[exact] = _Factors.of(self)
+        wanted = (device or moments.device, dtype)
         if wanted not in self._cache:
-            self._cache[wanted] = self._cache[exact].to(*wanted)
+            self._cache[wanted] = copy.deepcopy(self._cache[exact]).to(*wanted)
         return self._cache[wanted]
 
 
-@dataclass
-class _Factors:
-    """Everything that scoring needs."""
+class _Factors(nn.Module):
+    """Everything that scoring needs, in the precision and on the device it scores in."""
 
-    moments: ClassMoments  # of the features after all transforms
-    blend: Blend
-    transform: nn.Module
-    scorer: Scorer
-    background: Scorer | None
+    def __init__(self, transform: nn.Module, scorer: Scorer, background: Scorer | None):
+        super().__init__()
+        self.transform, self.scorer, self.background = transform, scorer, background
 
-    def to(self, dtype: torch.dtype, device: torch.device) -> "_Factors":
-        def cast(module: nn.Module | None) -> Any:
-            return None if module is None else copy.deepcopy(module).to(device, dtype)
-
-        return replace(self, transform=cast(self.transform), scorer=cast(self.scorer), background=cast(self.background))
+    @classmethod
+    def of(cls, density: GaussianDensity) -> "_Factors":
+        """Factorises the covariances of a density."""
+        transform, moments = _transformed(density)
+        _warn_of_few_samples(density, moments)
+        coefficients = _blend(density, moments)
+        scorer = make_scorer(density.covariance, moments, coefficients, density.log_prior_, density.rank)
+        if not density.background:
+            return cls(transform, scorer, None)
+        everything, ridge = moments.total(), coefficients.regularization
+        # The same ridge for classes and background: where both are degenerate, their distances must cancel
+        coefficients = _blend(density, everything, ridge)
+        certain = torch.zeros_like(everything.mean[:, 0])
+        return cls(transform, scorer, make_scorer(density.covariance, everything, coefficients, certain, density.rank))
 
     def log_density(self, z: Tensor) -> Tensor:
         return self.scorer.log_density(self.transform(z))
@@ -384,37 +402,33 @@ class _Factors:
         return self.log_density(z) - self.background_log_density(z)
 
 
-def _factorise(density: GaussianDensity) -> _Factors:
+def _with_double(device: torch.device) -> torch.device:
+    """The device, or the CPU in place of an accelerator that has no double precision."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
+def _transformed(density: GaussianDensity) -> tuple[nn.Module, ClassMoments]:
+    """The map of the features that comes first, and the moments behind it."""
     moments = density.moments_
-    transform: nn.Module = nn.Identity()
-    if density.standardize or density.pca is not None:
-        transform = fit_affine_map(moments, standardize=density.standardize, pca=density.pca)
-        moments = transform.moments(moments)
-    _warn_of_few_samples(density, moments)
+    check_counts(moments.count)
+    if not density.standardize and density.pca is None:
+        return nn.Identity(), moments
+    transform = fit_affine_map(moments, standardize=density.standardize, pca=density.pca)
+    return transform, transform.moments(moments)
 
-    def scorer_for(
-        covariance: Covariance, moments: ClassMoments, log_prior: Tensor, ridge: float | None = None
-    ) -> tuple[Scorer, Blend]:
-        coefficients = blend(
-            *summarise(covariance, moments),
-            density.shrinkage,
-            shared=covariance == "shared",
-            prior_samples={"diagonal": 1, "low_rank": density.rank}.get(covariance, moments.dim),
-            regularization=density.regularization if ridge is None else 0.0,
-        )
-        if ridge is not None:
-            # The same for classes and background: where both are degenerate, their distances must cancel
-            coefficients = replace(coefficients, ridge=coefficients.ridge + ridge, regularization=ridge)
-        return make_scorer(covariance, moments, coefficients, log_prior, density.rank), coefficients
 
-    scorer, coefficients = scorer_for(density.covariance, moments, density.log_prior_)
-    background = None
-    if density.background:
-        everything = moments.total()
-        background, _ = scorer_for(
-            density.covariance, everything, torch.zeros_like(everything.mean[:, 0]), coefficients.regularization
-        )
-    return _Factors(moments, coefficients, transform, scorer, background)
+def _blend(density: GaussianDensity, moments: ClassMoments, ridge: float | None = None) -> Blend:
+    """The coefficients of the covariances, with an absolute ridge in place of the relative one where it is given."""
+    coefficients = blend(
+        *summarise(density.covariance, moments),
+        density.shrinkage,
+        shared=density.covariance == "shared",
+        prior_samples={"diagonal": 1, "low_rank": density.rank}.get(density.covariance, moments.dim),
+        regularization=density.regularization if ridge is None else 0.0,
+    )
+    if ridge is None:
+        return coefficients
+    return replace(coefficients, ridge=coefficients.ridge + ridge, regularization=ridge)
 
 
 def _check_parameters(density: GaussianDensity) -> None:

@@ -42,7 +42,7 @@ class ClassMoments:
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.float64, device=device)
 
-        self.form = form
+        self.form = form.to(device)
         self.count = torch.zeros(num_classes, dtype=torch.int64, device=device)
         self.mean = zeros(num_classes, dim)
         self.squares = zeros(num_classes, dim)
@@ -113,6 +113,7 @@ class ClassMoments:
     def to(self, device: torch.device | str) -> "ClassMoments":
         """The same moments on another device."""
         moved = copy.copy(self)
+        moved.form = self.form.to(device)
         for name, tensor in self.tensors().items():
             setattr(moved, name, tensor.to(device))
         return moved

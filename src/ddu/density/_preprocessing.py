@@ -39,7 +39,7 @@ class AffineMap(nn.Module):
         if isinstance(moments.form, SketchedScatter):
             # D S D · D⁻¹ Ω = D · S Ω
             mapped.scatter = moments.scatter * self.scale[:, None]
-            mapped.form = SketchedScatter(moments.form.test_matrix / self.scale.cpu()[:, None])
+            mapped.form = SketchedScatter(moments.form.test_matrix / self.scale[:, None])
         elif isinstance(moments.form, (FullScatter, PooledScatter)):
             mapped.scatter = moments.scatter * self.scale * self.scale[:, None]
         if self.basis is not None:

@@ -22,6 +22,10 @@ class ScatterForm(Protocol):
         """Adds `sign` times rowsᵀ rows to class `label`, in place."""
         ...
 
+    def to(self, device: torch.device | str) -> "ScatterForm":
+        """The same form for scatter on another device."""
+        ...
+
 
 @dataclass(frozen=True)
 class NoScatter:
@@ -32,6 +36,9 @@ class NoScatter:
 
     def add(self, kept: Tensor, label: int, rows: Tensor, sign: int) -> None:
         pass
+
+    def to(self, device: torch.device | str) -> "NoScatter":
+        return self
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,9 @@ class FullScatter:
     def add(self, kept: Tensor, label: int, rows: Tensor, sign: int) -> None:
         kept[label].addmm_(rows.T, rows, alpha=sign)
 
+    def to(self, device: torch.device | str) -> "FullScatter":
+        return self
+
 
 @dataclass(frozen=True)
 class PooledScatter:
@@ -54,6 +64,9 @@ class PooledScatter:
 
     def add(self, kept: Tensor, label: int, rows: Tensor, sign: int) -> None:
         kept[0].addmm_(rows.T, rows, alpha=sign)
+
+    def to(self, device: torch.device | str) -> "PooledScatter":
+        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,4 +92,7 @@ class SketchedScatter:
         return (num_classes, dim, self.test_matrix.shape[1])
 
     def add(self, kept: Tensor, label: int, rows: Tensor, sign: int) -> None:
-        kept[label].addmm_(rows.T, rows @ self.test_matrix.to(rows.device), alpha=sign)
+        kept[label].addmm_(rows.T, rows @ self.test_matrix, alpha=sign)
+
+    def to(self, device: torch.device | str) -> "SketchedScatter":
+        return SketchedScatter(self.test_matrix.to(device))

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from ddu.artifacts import model_fingerprint, save_artifact
-from ddu.batches import are_given, check_loader, listed_labels
 from ddu.calibration import Calibration, ThresholdRule, calibrate
-from ddu.density import check_counts, check_labels
+from ddu.density import check_counts, check_device, check_labels
 from ddu.detectors._agreement import Agreement
 from ddu.errors import ArtifactError, DDUWarning, InputError, LabelError, LayerError, NotFittedError
 from ddu.features import FeatureBatch, Tap, check_model, extract, unwrapped
-from ddu.forward import check_logits
+from ddu.features.forward import check_logits
+from ddu.features.loaders import are_given, check_loader, listed_labels
 from ddu.measures import entropy
 from ddu.names import check_entries
 from ddu.types import Prediction
@@ -103,6 +103,10 @@ class BaseDetector(ABC):
     def _tensors(self) -> dict[str, Tensor]:
         """Everything learned, by name."""
         return {}
+
+    def _movable(self) -> Iterable[Any]:
+        """What was learned, as objects that `to(device)` moves in place."""
+        return ()
 
     @classmethod
     def _rebuild(cls, model: nn.Module, options: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
@@ -213,6 +217,18 @@ class BaseDetector(ABC):
             verdict=self.calibration.verdicts(epistemic, aleatoric) if self.calibration else None,
             class_names=self.class_names,
         )
+
+    def to(self, device: torch.device | str | None = None) -> Self:
+        """Moves the model and everything learned to a device, in place, as `nn.Module.to` does.
+
+        `detector.model.to(device)` alone works as well. A density then copies its factors to the features' device on
+        first use; other detectors bring the features to what they learned, and the scores back.
+        """
+        check_device(device)
+        if device is not None:
+            for part in (self.model, *self._movable()):
+                part.to(device)
+        return self
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Writes everything learned to a folder; `ddu.load(folder, model)` reads it.

@@ -105,6 +105,9 @@ class DDU(BaseDetector):
     def _tensors(self) -> dict[str, Tensor]:
         return self.density.state_tensors()
 
+    def _movable(self) -> Iterable[Any]:
+        return [self.density]
+
     @classmethod
     def _rebuild(cls, model: nn.Module, options: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         density = GaussianDensity.restore(options["density"], tensors)

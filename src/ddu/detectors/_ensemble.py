@@ -16,7 +16,7 @@ from ddu.artifacts import load_artifact
 from ddu.detectors._base import BaseDetector, Evidence
 from ddu.errors import ArtifactError, InputError
 from ddu.features import FeatureBatch, LogitsTap, unwrapped
-from ddu.forward import check_logits
+from ddu.features.forward import check_logits
 from ddu.measures import expected_entropy, log_mean_softmax, mutual_information, predictive_entropy
 
 Score = Literal["mutual_information", "predictive_entropy", "expected_entropy"]

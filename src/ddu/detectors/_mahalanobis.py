@@ -124,7 +124,7 @@ class Mahalanobis(BaseDetector):
             nearest = density.mahalanobis(z).amin(1) * n / dof
             expected = density.background_mahalanobis(z) * n / (n - 1) if self.relative else z.shape[1]
             scores.append((nearest - expected) / (2 * z.shape[1]) ** 0.5)
-        return torch.stack(scores).mean(0).float()
+        return torch.stack(scores).mean(0).float().to(features.device)
 
     def _density(self, num_classes: int | None) -> GaussianDensity:
         return GaussianDensity("shared", shrinkage=None, background=self.relative, num_classes=num_classes)
@@ -139,6 +139,9 @@ class Mahalanobis(BaseDetector):
             for layer, density in enumerate(self.densities)
             for name, tensor in density.state_tensors().items()
         }
+
+    def _movable(self) -> Iterable[Any]:
+        return self.densities
 
     @classmethod
     def _rebuild(cls, model: nn.Module, options: dict[str, Any], tensors: dict[str, Tensor]) -> Self:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
-from ddu.batches import check_loader
 from ddu.detectors._base import BaseDetector, Evidence, joined, labels_of
 from ddu.detectors._ddu import DDU
 from ddu.errors import InputError, NotFittedError, NotSupportedError
 from ddu.extras import require
 from ddu.features import FeatureBatch, FeatureSource, FeatureTap, LogitsTap, Tap, extract, unwrapped
+from ddu.features.loaders import check_loader
 
 if TYPE_CHECKING:
     import pytorch_ood.api
@@ -39,7 +39,8 @@ def from_pytorch_ood(
     """A detector of the `pytorch-ood` package around a model: "KNN", "ViM", "ReAct", "ODIN", "RMD" and all others.
 
     What a detector of theirs takes from the model, such as its head, is found there; `d` of ViM is chosen as in its
-    paper, and `p` of DICE is 0.9. Feature maps are those before the head, averaged over positions. It works on the CPU.
+    paper, and `p` of DICE is 0.9. Feature maps are those before the head, averaged over positions. Detectors that score
+    logits or features run on the CPU, wherever the model is.
 
     It is fitted, calibrated and asked like any other, but cannot be saved: what it learns is not laid open.
 
@@ -246,10 +247,13 @@ class _OnInputs(_Adapter):
         network = copy.deepcopy(unwrapped(self.model)).eval()
         theirs = self._make({"model": network})
         if theirs.requires_fit:
-            batches = extract(self._as_inputs, loader, progress=progress)
+            batches = extract(lambda x: _as_inputs(network, x), loader, progress=progress)
             theirs.fit([(batch.features, labels_of(batch)) for batch in batches])
-        self.theirs = theirs
+        self.theirs, self.network = theirs, network
         return self._settle()
+
+    def _movable(self) -> Iterable[Any]:
+        return [] if self.theirs is None else [self.theirs, self.network]
 
     def _view(self, x: Any) -> FeatureBatch:
         """In the batch, the scores stand for the features."""
@@ -258,17 +262,18 @@ class _OnInputs(_Adapter):
         batch = self.tap(x)
         with torch.random.fork_rng([]):
             torch.manual_seed(0)  # for those that draw
-            scores = self.theirs.predict(self._as_inputs(x).features)
-        return FeatureBatch(scores.detach().float()[:, None], batch.logits)
+            scores = self.theirs.predict(_as_inputs(self.network, x).features)
+        return FeatureBatch(scores.detach().float().to(batch.logits.device)[:, None], batch.logits)
 
     def _evidence(self, batch: FeatureBatch) -> Evidence:
         return Evidence(batch.logits, batch.features[:, 0])
 
-    def _as_inputs(self, x: Any) -> FeatureBatch:
-        """A copy of the inputs as the model takes them, in the place of features."""
-        example = next(self.model.parameters(), torch.zeros(()))
-        inputs = torch.as_tensor(x).detach().to(example.device, example.dtype, copy=True)
-        return FeatureBatch(inputs, inputs)
+
+def _as_inputs(network: nn.Module, x: Any) -> FeatureBatch:
+    """A copy of the inputs as the network takes them, in the place of features."""
+    example = next(network.parameters(), torch.zeros(()))
+    inputs = torch.as_tensor(x).detach().to(example.device, example.dtype, copy=True)
+    return FeatureBatch(inputs, inputs)
 
 
 def list_pytorch_ood() -> list[str]:

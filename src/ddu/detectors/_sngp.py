@@ -109,6 +109,9 @@ class SNGP(BaseDetector):
         assert self.posterior is not None
         return {"scatter": self.posterior.scatter}
 
+    def _movable(self) -> Iterable[Any]:
+        return [] if self.posterior is None else [self.posterior]
+
     @classmethod
     def _rebuild(cls, model: nn.Module, options: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         detector = cls(model, **options)

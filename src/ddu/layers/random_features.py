@@ -146,6 +146,11 @@ class LaplacePosterior:
         """Works out now what `variance` would on first use; refuses a matrix that is no sum of φφᵀ."""
         self._whiten()
 
+    def to(self, device: torch.device | str) -> None:
+        """Moves everything known to a device; the precision is kept."""
+        self.scatter = self.scatter.to(device)
+        self._whitening = None if self._whitening is None else self._whitening.to(device)
+
     def variance(self, phi: Tensor) -> Tensor:
         """φᵀ (Σ φφᵀ + ridge · I)⁻¹ φ, the variance of a logit, (sample,)."""
         whitening = self._whiten()
@@ -154,7 +159,7 @@ class LaplacePosterior:
     def _whiten(self) -> Tensor:
         whitening = self._whitening
         if whitening is None:
-            identity = torch.eye(len(self.scatter), dtype=torch.float64)
+            identity = torch.eye(len(self.scatter), dtype=torch.float64, device=self.scatter.device)
             factor, info = torch.linalg.cholesky_ex(self.scatter + self.ridge * identity)
             if info or not torch.isfinite(factor).all():
                 raise InputError(

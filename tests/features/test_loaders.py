@@ -20,9 +20,9 @@ from torch.utils.data import (
 )
 
 from ddu import data
-from ddu.batches import are_given, check_loader, listed_labels, split_batch
 from ddu.errors import InputError
 from ddu.features import FeatureBatch, LogitsTap, extract
+from ddu.features.loaders import are_given, check_loader, listed_labels, split_batch
 
 X, Y = torch.arange(24.0).reshape(6, 4), torch.tensor([0, 2, 1, 1, 0, 2])
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ddu.errors import InputError
 from ddu.features import FeatureTap, LayersTap, LogitsTap
-from ddu.forward import check_logits
+from ddu.features.forward import check_logits
 
 IMAGES = torch.randn(5, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 VECTORS = IMAGES[:, 0, 0, :4]

@@ -1,7 +1,7 @@
-"""Batches of inputs and labels: what loaders give, and labels that are known before anything is read."""
+"""Batches from a loader: inputs and labels, their features, and labels that are known before anything is read."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -9,7 +9,11 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler, Subset, TensorDataset
 
 from ddu.errors import InputError, LabelError
+from ddu.features.taps import FeatureBatch, SharedBatch
 from ddu.names import shown
+from ddu.progress import track
+
+Batch = TypeVar("Batch", FeatureBatch, SharedBatch)
 
 _LABEL_KEYS = ("labels", "label", "targets", "target", "y")
 
@@ -71,6 +75,34 @@ def aligned_labels(labels: Any, logits: Tensor) -> Tensor:
             f"Got {tuple(tensor.shape)} instead."
         )
     return tensor
+
+
+def extract(tap: Callable[[Any], Batch], loader: Iterable[Any], *, progress: bool | None = None) -> Iterator[Batch]:
+    """Streams the features, logits and labels of a loader, one batch in memory at a time.
+
+    Args:
+        tap: What runs the model: a `FeatureTap`, another `Tap`, or a `SharedTap`.
+        loader: Gives (inputs, labels), or (input, ..., input, labels), or a mapping with the labels under
+            "labels", "label", "targets", "target" or "y" and the model's inputs in the rest; or batches with labels
+            that were extracted before.
+        progress: `True` shows a bar, `False` none; by default one appears if it takes long, on a terminal.
+
+    >>> from torch import nn
+    >>> from ddu.features import FeatureTap
+    >>> tap = FeatureTap(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
+    >>> loader = [(torch.zeros(5, 4), torch.arange(5) % 3), (torch.zeros(2, 4), [0, 1])]
+    >>> [(tuple(features.shape), labels.tolist()) for features, logits, labels in extract(tap, loader)]
+    [((5, 8), [0, 1, 2, 0, 1]), ((2, 8), [0, 1])]
+    """
+    check_loader(loader)
+    return _extracted(tap, track(loader, "features", show=progress))
+
+
+def _extracted(tap: Callable[[Any], Batch], items: Iterable[Any]) -> Iterator[Batch]:
+    for item in items:
+        inputs, labels = (item, item.labels) if isinstance(item, FeatureBatch) else split_batch(item)
+        batch = tap(inputs)
+        yield batch._replace(labels=aligned_labels(labels, batch.logits))
 
 
 # Before anything is read

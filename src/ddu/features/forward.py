@@ -1,28 +1,52 @@
-"""One forward pass of any model: inputs as it takes them, the logits in what it returns, and words where it fails.
+"""One forward pass of any model: inputs as it takes them, the logits in what it returns, and help where it fails.
 
-run          the model, or a function in its place, on its device, in its precision, with its argument names
-logits_in    the logits in whatever the model returned
-misuse       the form in which the model would have taken the inputs, once it has failed
+run          calls the model, or a function in its place, on its device, in its precision, with its argument names
+logits_in    finds the logits in whatever the model returned
+undisturbed  evaluation mode without gradients; afterwards the model is as it was
+observed     all of it: one undisturbed pass, or an error that says which form of input the model takes
 """
 
 import inspect
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.random import fork_rng
 from torch.utils.data import DataLoader, Dataset
 
 from ddu.errors import InputError
 from ddu.names import shown
 
+T = TypeVar("T")
+
+_COMPILER = threading.RLock()
 _TRANSFORM = (
     "transform it as in training, for instance transform = torchvision.transforms.Compose([Resize(size), ToTensor(), "
     "Normalize(mean, std)]), and pass transform(image)[None], or torch.stack([transform(i) for i in images])."
 )
+
+
+def check_model(model: object) -> None:
+    """Refuses what is not a network."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model= must be a torch.nn.Module. Got {shown(model)} instead.")
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network inside the wrappers of parallel training and torch.compile, which rename its layers."""
+    while True:
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif "_orig_mod" in model._modules:
+            model = model.get_submodule("_orig_mod")
+        else:
+            return model
 
 
 def example_of(model: nn.Module) -> Tensor | None:
@@ -137,6 +161,51 @@ def check_logits(logits: Tensor) -> None:
             f"The model returns probabilities instead of logits: each of {len(logits)} rows sums to 1. Leave out its "
             "softmax, for instance model[:-1], or have it return log-probabilities, probs.log()."
         )
+
+
+# Leaving the model as it was
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; each module's mode and the random state come back, whatever happens."""
+    modules, like = list(model.modules()), example_of(model)
+    device = None if like is None or like.device.type in ("cpu", "meta") else like.device
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(fork_rng([device], device_type=device.type) if device else fork_rng([]))
+        if any(m._compiled_call_impl is not None or "_orig_mod" in m._modules for m in modules):
+            # compiled code does not see later hooks; the stance is of the whole process: one thread at a time
+            stack.enter_context(_COMPILER)
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        for module in modules:
+            if module.training:
+                stack.callback(setattr, module, "training", True)
+                module.training = False
+        yield
+
+
+def observed(model: nn.Module, inputs: Any, work: Callable[[], tuple[T, Tensor]]) -> tuple[T, Tensor]:
+    """What `work` reads from a model that is left as it was, and the logits.
+
+    Where that fails, or gives another number of rows than there are inputs, and the model takes the inputs in another
+    form, the error says in which. A model that takes its batch as the second dimension takes no other form.
+    """
+    with undisturbed(model):
+        try:
+            value, logits = work()
+        except Exception as error:
+            advice = misuse(model, inputs)
+            if advice is None:
+                raise
+            raise InputError(advice) from error
+        one_input = isinstance(inputs, Tensor | np.ndarray) and inputs.ndim
+        if one_input and len(inputs) != len(logits) and (advice := misuse(model, inputs)):
+            raise InputError(advice)
+    return value, logits.detach().clone()
+
+
+# Help with inputs that the model does not take
 
 
 def misuse(model: nn.Module, inputs: Any) -> str | None:

@@ -1,0 +1,29 @@
+"""Features of any classifier: run it on what people give, find the layer, tap it, over a whole loader."""
+
+from ddu.features.forward import check_model as check_model
+from ddu.features.forward import unwrapped as unwrapped
+from ddu.features.loaders import extract as extract
+from ddu.features.locate import Place as Place
+from ddu.features.taps import FeatureBatch as FeatureBatch
+from ddu.features.taps import FeatureSource as FeatureSource
+from ddu.features.taps import FeatureTap as FeatureTap
+from ddu.features.taps import LayersTap as LayersTap
+from ddu.features.taps import LogitsTap as LogitsTap
+from ddu.features.taps import SharedBatch as SharedBatch
+from ddu.features.taps import SharedTap as SharedTap
+from ddu.features.taps import Tap as Tap
+
+__all__ = [
+    "FeatureBatch",
+    "FeatureSource",
+    "FeatureTap",
+    "LayersTap",
+    "LogitsTap",
+    "Place",
+    "SharedBatch",
+    "SharedTap",
+    "Tap",
+    "check_model",
+    "extract",
+    "unwrapped",
+]
