@@ -1,7 +1,6 @@
 """Files that are whole or not there at all, and locks on them."""
 
 import errno
-import importlib.metadata
 import json
 import os
 import stat
@@ -10,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ddu import files
-from ddu.files import holds_files, locked, versions, whole_file, write_bytes, write_json
+from ddu.files import holds_files, locked, whole_file, write_bytes, write_json
 
 LEFTOVER = ".file.0123456789abcdef.tmp"
 
@@ -169,9 +168,3 @@ def test_json_is_readable_and_ends_with_a_line(tmp_path):
     text = (tmp_path / "content.json").read_text()
     assert json.loads(text) == {"a": [1, None]}
     assert text.endswith("}\n")
-
-
-def test_versions_are_those_installed_and_leave_out_what_is_not():
-    found = versions("pytest", "no-such-package")
-    assert found["pytest"] == importlib.metadata.version("pytest")
-    assert list(found) == ["ddu", "python", "torch", "numpy", "pytest"]

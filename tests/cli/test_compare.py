@@ -37,13 +37,13 @@ def test_a_comparison_prints_its_table_and_leaves_a_folder(command, config, plan
     assert out.endswith(f"{folder} has rows.csv, table.md, table.csv, table.tex, figures, scores and networks.\n")
     names = {path.name for path in folder.iterdir()}
     tables = {"table.md", "table.csv", "table.tex"}
-    assert names == {"comparison.json", "figures", "networks", "rows.csv", "scores"} | tables
+    assert names == {".lock", "comparison.json", "figures", "networks", "rows.csv", "scores"} | tables
     assert f"ddu compare {config} --output {folder}" in (folder / "rows.csv").read_text()
 
     run = str(folder / "networks" / "ddu-seed0")
     code, out, err = command("evaluate", run, "--ood", f"npz:{plane}", "--detectors", "energy", "knn")
     assert code == 0
-    assert err.splitlines() == ["Measure energy", "Measure knn"]
+    assert err.splitlines() == ["Measure energy, knn"]
     assert [line.split()[0] for line in out.splitlines() if line.startswith((" energy ", " knn "))] == ["energy", "knn"]
     assert out.endswith(f"{run} has rows.csv, table.md, table.csv, table.tex, figures and scores.\n")
     figures = {path.name for path in (folder / "networks" / "ddu-seed0" / "figures").iterdir()}
@@ -53,7 +53,7 @@ def test_a_comparison_prints_its_table_and_leaves_a_folder(command, config, plan
 def test_mistakes_of_a_comparison_are_one_line(command, config, tmp_path):
     for old, new, message in [
         ("limit: 1500", "limits: 1500", "A comparison has no key 'limits'. Did you mean 'limit'?\n"),
-        ("softmax", "sofmax", "There is no detector 'sofmax'. Did you mean 'softmax'?\n"),
+        ("softmax", "sofmax", "There is no method 'sofmax'. Did you mean 'softmax'?\n"),
         ("epochs", "epoch", "A recipe has no field 'epoch'. Did you mean 'epochs'?\n"),
         ("data: two_moons", "data:", "The data of a comparison must be the name of a data set. Got None instead.\n"),
     ]:
@@ -67,7 +67,7 @@ def test_mistakes_of_an_evaluation_are_one_line(command, tmp_path, plane):
     code, _, err = command("evaluate", str(tmp_path), "--ood", f"npz:{plane}")
     assert (code, err) == (
         1,
-        f"There is no finished run in {tmp_path}: it has no config.json. `ddu train` writes one.\n",
+        f"There is no finished run in {tmp_path}: it has no run.json. `ddu train` writes one.\n",
     )
 
 

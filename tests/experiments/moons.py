@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ddu.experiments import Comparison
+from ddu.experiments import Comparison, parse_comparison
 from ddu.results import Row
 
 
@@ -23,7 +23,7 @@ def write_points(path: Path, points: np.ndarray) -> str:
 def moons(ood: str, detectors: list[Any], **changes: Any) -> Comparison:
     """A comparison on the two moons, of networks that hardly learn anything."""
     content = {"data": "two_moons", "ood": [ood], "model": "resffn2_16", "limit": 1500, "detectors": detectors}
-    return Comparison.parse(content | {"recipe": {"name": "two_moons", "epochs": 1}} | changes)
+    return parse_comparison(content | {"recipe": {"name": "two_moons", "epochs": 1}} | changes)
 
 
 # What depends on the clock and on what else the machine does
@@ -32,4 +32,4 @@ COSTS = ("training_seconds", "seconds_per_thousand", "megabytes_per_thousand")
 
 def lasting(rows: list[Row]) -> list[tuple[Any, ...]]:
     """What the same comparison has to give again."""
-    return [(*row.key, row.value, row.status, row.error, row.members) for row in rows if row.metric not in COSTS]
+    return [(*row.key, row.value, row.status, row.error) for row in rows if row.metric not in COSTS]

@@ -15,10 +15,12 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from ddu import data
-from ddu.experiments import compare, read_comparison, write_report
+import ddu
+from ddu import data, provenance
 from ddu.errors import InputError
-from ddu.results import RowFile
+from ddu.experiments import read_comparison, write_report
+from ddu.metrics import expected_calibration_error
+from ddu.results import RowFile, RowKey
 from ddu.runs import load_run
 
 from .moons import COSTS, lasting, moons, write_plane, write_points
@@ -58,7 +60,7 @@ def everything(tmp_path_factory, plane):
     """Every detector in one comparison: the comparison, its folder, its rows and what was said."""
     comparison, folder = moons(plane, DETECTORS), tmp_path_factory.mktemp("comparison")
     said: list[str] = []
-    rows = compare(comparison, folder, command="ddu compare these.yaml", progress=False, say=said.append)
+    rows = comparison.measure(folder, command="ddu compare these.yaml", progress=False, say=said.append)
     return comparison, folder, rows, said
 
 
@@ -74,10 +76,10 @@ def test_every_detector_has_every_row(everything, plane):
     assert in_distribution.keys() >= {"accuracy", "nll", "nll_uncalibrated", "brier", "ece", "ece_uncalibrated", "aurc"}
     assert in_distribution.keys() >= {"false_alarm_rate", *COSTS}
     assert values(rows, "ddu", "resffn2_16+sn", plane).keys() >= {"auroc", "aupr_out", "aupr_in", "fpr95", "aurc"}
-    for entry in comparison.detectors:
-        label = comparison.label(entry)
-        assert values(rows, entry.name, label).keys() == in_distribution.keys()
-        assert values(rows, entry.name, label, plane).keys() == values(rows, "ddu", "resffn2_16+sn", plane).keys()
+    for contender in comparison.detectors:
+        label = comparison.label(contender)
+        assert values(rows, contender.name, label).keys() == in_distribution.keys()
+        assert values(rows, contender.name, label, plane).keys() == values(rows, "ddu", "resffn2_16+sn", plane).keys()
     assert {row.command for row in rows} == {"ddu compare these.yaml"}
     assert {row.members for row in rows if row.detector.startswith("ensemble")} == {2}
 
@@ -89,6 +91,24 @@ def test_networks_are_trained_once_and_shared(everything):
     assert sum(words.startswith("Train ") for words in said) == len(trained)
 
 
+def test_networks_are_trained_without_a_detector_which_nobody_would_use(everything):
+    _, folder, _, _ = everything
+    for path in (folder / "networks").iterdir():
+        assert load_run(path).spec.method is None
+        assert not (path / "detector").exists()
+
+
+def test_a_row_knows_its_run(everything):
+    comparison, folder, rows, _ = everything
+    by_network = {name: load_run(folder / "networks" / f"{name}-seed0") for name in comparison.networks}
+    for contender in comparison.detectors:
+        found = [row for row in rows if (row.detector, row.network) == (contender.name, comparison.label(contender))]
+        run = by_network[contender.network]
+        assert {(row.run, row.reductions) for row in found} == {(run.fingerprint, run.reductions)}
+    assert {row.reductions for row in rows if row.detector == "ddu"} == {"samples 2,000 -> 1,500; epochs 150 -> 1"}
+    assert {row.commit for row in rows} == {provenance.commit()}
+
+
 def test_members_differ_in_weights_and_share_what_is_held_out(everything):
     _, folder, _, _ = everything
     first, second = (load_run(folder / "networks" / name) for name in ("softmax-seed0", "softmax-seed0-member1"))
@@ -98,10 +118,11 @@ def test_members_differ_in_weights_and_share_what_is_held_out(everything):
     assert not torch.equal(*weights)
 
 
-def test_values_are_those_of_the_saved_detector_by_hand(everything, plane):
+def test_values_are_those_of_a_detector_made_by_hand(everything, plane):
     _, folder, rows, _ = everything
     run = load_run(folder / "networks" / "ddu-seed0")
-    detector, test = run.load_detector(), run.load_data().test
+    sets, test = run.load_data(), run.load_data().test
+    detector = ddu.DDU(run.load_model()).fit(data.loader(sets.train)).calibrate(data.loader(sets.validation), 0.01)
     known = detector.predict(torch.from_numpy(test.inputs))
     unknown = detector.predict(torch.from_numpy(data.load_ood(plane, test.info).inputs))
     scores = torch.cat([known.epistemic, unknown.epistemic])
@@ -110,9 +131,10 @@ def test_values_are_those_of_the_saved_detector_by_hand(everything, plane):
     assert ours["auroc"] == pytest.approx(roc_auc_score(truth, scores), abs=1e-6)
     assert ours["detection_rate"] == float((unknown.verdict == "out_of_distribution").mean())
     ours = values(rows, "ddu", "resffn2_16+sn")
-    assert ours["accuracy"] == run.metrics["test_accuracy"]
-    assert ours["false_alarm_rate"] == run.metrics["test_false_alarm_rate"]
-    assert ours["ece"] == pytest.approx(run.metrics["test_ece"], abs=1e-6)
+    labels = torch.from_numpy(test.labels)
+    assert ours["accuracy"] == float((known.label == labels).double().mean())
+    assert ours["false_alarm_rate"] == float((known.verdict == "out_of_distribution").mean())
+    assert ours["ece"] == pytest.approx(expected_calibration_error(known.probs, labels), abs=1e-6)
     assert ours["training_seconds"] > run.metrics["seconds"]
 
 
@@ -128,7 +150,7 @@ def test_a_finished_comparison_is_returned_as_it_is(everything):
     comparison, folder, rows, _ = everything
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != "comparison.json"}
     said: list[str] = []
-    assert compare(comparison, folder, progress=False, say=said.append) == rows
+    assert comparison.measure(folder, progress=False, say=said.append) == rows
     assert said == []
     assert all(path.stat().st_mtime_ns == then for path, then in before.items() if path.is_file())
 
@@ -158,41 +180,41 @@ def test_the_report_has_tables_with_costs_as_ratios_and_figures(everything):
 
 def test_detectors_and_sets_may_be_added_but_not_changed(plane, tmp_path):
     few = moons(plane, ["softmax"])
-    rows = compare(few, tmp_path, progress=False)
+    rows = few.measure(tmp_path, progress=False)
     said: list[str] = []
-    more = compare(moons(plane, ["softmax", "energy"]), tmp_path, progress=False, say=said.append)
+    more = moons(plane, ["softmax", "energy"]).measure(tmp_path, progress=False, say=said.append)
     assert said == ["Measure energy on resffn2_16, seed 0"]
     assert more[: len(rows)] == rows
     for changed, message in [
         (
             moons(plane, ["softmax"], limit=1400),
-            f"The comparison in {tmp_path} has limit=1500, and this one limit=1400",
+            f"The comparison in {tmp_path} has limit=1500, and this one has limit=1400",
         ),
         (
             moons(plane, ["softmax"], recipe={"name": "two_moons", "epochs": 2}),
-            f"The comparison in {tmp_path} has epochs=1, and this one epochs=2",
+            f"The comparison in {tmp_path} has epochs=1, and this one has epochs=2",
         ),
         (
             moons(plane, [{"mahalanobis": {"perturbation": 0.1, "name": "softmax"}}]),
-            f"The comparison in {tmp_path} has detector=softmax, and this one detector=mahalanobis",
+            f"The comparison in {tmp_path} has method=softmax, and this one has method=mahalanobis",
         ),
     ]:
         with pytest.raises(InputError) as caught:
-            compare(changed, tmp_path, progress=False)
-        assert str(caught.value) == f"{message}: choose another folder."
+            changed.measure(tmp_path, progress=False)
+        assert str(caught.value) == f"{message}: use the same, or another folder."
 
 
 def test_a_folder_with_other_things_is_left_alone(plane, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(InputError) as caught:
-        compare(moons(plane, ["softmax"]), tmp_path)
-    assert str(caught.value) == f"{tmp_path} holds files that are not a comparison's: choose another folder."
+        moons(plane, ["softmax"]).measure(tmp_path)
+    assert str(caught.value) == f"{tmp_path} holds files that do not belong to a comparison: choose another folder."
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_one_killed_while_it_wrote_its_first_file_begins_again(plane, tmp_path):
     (tmp_path / ".comparison.json.0123456789abcdef.tmp").write_text("{")
-    assert {row.status for row in compare(moons(plane, ["softmax"]), tmp_path, progress=False)} == {"ok"}
+    assert {row.status for row in moons(plane, ["softmax"]).measure(tmp_path, progress=False)} == {"ok"}
 
 
 def test_mistakes_are_found_before_anything_is_trained(plane, tmp_path):
@@ -226,10 +248,13 @@ def test_mistakes_are_found_before_anything_is_trained(plane, tmp_path):
             "The 'samples' parameter of SNGP must be an integer of at least 1. Got 0 instead.",
         ),
         (moons(plane, [{"knn": {"kk": 3}}]), "knn kk=3 cannot be made of these options: "),
-        (moons(plane, ["softmax"], model="resnet18"), "resnet18 takes images, and two_moons has 2 numbers an input: "),
+        (
+            moons(plane, ["softmax"], model="resnet18"),
+            "resnet18 takes images, and an input of two_moons has 2 numbers: ",
+        ),
     ]:
         with pytest.raises(InputError) as caught:
-            compare(comparison, tmp_path / "new")
+            comparison.measure(tmp_path / "new")
         assert message in str(caught.value)
         assert not (tmp_path / "new").exists()
 
@@ -239,7 +264,7 @@ def test_what_fails_is_a_row_that_says_so_and_is_tried_again(plane, tmp_path):
     broken = {"duq": {"recipe": {"lr": 1e30}}}
     said: list[str] = []
     for _ in range(2):
-        rows = compare(moons(plane, detectors, networks=broken), tmp_path, progress=False, say=said.append)
+        rows = moons(plane, detectors, networks=broken).measure(tmp_path, progress=False, say=said.append)
         failed = {row.detector: row.error or "" for row in rows if row.status == "failed"}
         assert list(failed) == ["knn k=10000", "duq"]
         assert failed["knn k=10000"].startswith("ValueError: k=10000 exceeds the number of ID samples")
@@ -256,33 +281,35 @@ def test_an_ood_set_that_fails_costs_no_other_rows_and_is_tried_again(plane, tmp
     broken = write_points(tmp_path / "broken.npz", np.array([[0.0, np.nan]]))
     comparison, folder = replace(moons(plane, ["softmax"]), ood=(broken, plane)), tmp_path / "comparison"
     said: list[str] = []
-    rows = compare(comparison, folder, progress=False, say=said.append)
-    assert [row.key[4:] for row in rows if row.status == "failed"] == [(broken, None, None)]
+    rows = comparison.measure(folder, progress=False, say=said.append)
+    assert [(row.ood, row.severity, row.metric) for row in rows if row.status == "failed"] == [(broken, None, None)]
     assert said[-1] == (
         f"Failed: softmax on resffn2_16 against {broken}, seed 0: "
         "InputError: The model gave NaN or infinite logits for 1 of 1 inputs: check it."
     )
     ours = [row for row in rows if row.status == "ok"]
-    assert lasting(ours) == lasting(compare(moons(plane, ["softmax"]), tmp_path / "without", progress=False))
+    assert lasting(ours) == lasting(moons(plane, ["softmax"]).measure(tmp_path / "without", progress=False))
     names = {path.name for path in write_report(folder / "rows.csv")}
     assert names >= {"roc-plane.png", "risk-coverage-plane.png", "scores-softmax.png"}
     assert "roc-broken.png" not in names
     assert f"- Failed: softmax on resffn2_16 against {broken}, seed 0" in (folder / "table.md").read_text()
 
     write_points(tmp_path / "broken.npz", np.array([[0.0, 9.0]]))
-    mended = compare(comparison, folder, progress=False)
+    mended = comparison.measure(folder, progress=False)
     assert {row.status for row in mended} == {"ok"}
     assert {row.ood for row in mended} == {None, broken, plane}
 
 
 def test_a_detector_that_failed_once_it_was_measured_is_made_good(plane, tmp_path, monkeypatch):
     comparison = moons(plane, ["softmax"])
-    rows = compare(comparison, tmp_path, progress=False)
-    (tmp_path / "scores" / "softmax-on-resffn2_16-two_moons-seed0.npz").unlink()
+    rows = comparison.measure(tmp_path, progress=False)
+    (folder,) = (tmp_path / "scores").iterdir()
+    assert folder.name == f"softmax-on-resffn2_16-two_moons-seed0-{rows[0].run}"
+    (folder / "test set.npz").unlink()
     with monkeypatch.context() as broken:
-        broken.setattr("ddu.experiments.record.measure", lambda *_, **__: 1 / 0)
-        assert compare(comparison, tmp_path, progress=False)[-1].error == "ZeroDivisionError: division by zero"
-    assert lasting(compare(comparison, tmp_path, progress=False)) == lasting(rows)
+        broken.setattr("ddu.experiments.measure.Trial.see", lambda *_: 1 / 0)
+        assert comparison.measure(tmp_path, progress=False)[-1].error == "ZeroDivisionError: division by zero"
+    assert lasting(comparison.measure(tmp_path, progress=False)) == lasting(rows)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
@@ -290,7 +317,7 @@ def test_killed_while_it_measures_it_ends_in_the_rows_of_one_that_was_not(everyt
     _, _, rows, _ = everything
     comparison = moons(plane, ["softmax", "energy", "confidence", "knn", {"ensemble_pe": {"members": 2}}, "ddu"])
     # Forked, so that it need not import everything again
-    process = multiprocessing.get_context("fork").Process(target=compare, args=(comparison, tmp_path))
+    process = multiprocessing.get_context("fork").Process(target=comparison.measure, args=(tmp_path,))
     process.start()
     while not (tmp_path / "rows.csv").exists() and process.is_alive():
         time.sleep(0.001)
@@ -300,7 +327,7 @@ def test_killed_while_it_measures_it_ends_in_the_rows_of_one_that_was_not(everyt
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*ends in an unfinished line")
         measured = {(row.detector, row.network) for row in RowFile(tmp_path / "rows.csv").read()}
-        found = compare(comparison, tmp_path, progress=False)
+        found = comparison.measure(tmp_path, progress=False)
     assert len(measured) < 6
     assert len({(row.detector, row.network) for row in found}) == 6
     assert lasting(found) == _same_keys(rows, found)
@@ -322,13 +349,13 @@ detectors:
 
 
 @pytest.mark.slow
-def test_killed_while_it_trains_it_takes_its_workers_along_and_can_go_on(everything, plane, tmp_path):
+def test_killed_while_it_trains_it_takes_its_workers_along_and_can_be_resumed(everything, plane, tmp_path):
     _, _, rows, _ = everything
     config, folder = tmp_path / "moons.yaml", tmp_path / "comparison"
     config.write_text(YAML.format(plane=plane))
     command = [sys.executable, "-m", "ddu", "compare", str(config), "-o", str(folder), "--workers", "2"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    while not list(folder.glob("networks/*/config.json")) and process.poll() is None:
+    while not list(folder.glob("networks/*/run.json")) and process.poll() is None:
         time.sleep(0.01)
     workers = _children(process.pid)
     process.kill()
@@ -342,7 +369,7 @@ def test_killed_while_it_trains_it_takes_its_workers_along_and_can_go_on(everyth
     trained = {path.parent.name for path in folder.glob("networks/*/metrics.json")}
     assert len(trained) < 4
     said: list[str] = []
-    found = compare(read_comparison(config), folder, progress=False, say=said.append)
+    found = read_comparison(config).measure(folder, progress=False, say=said.append)
     assert sum(words.startswith("Train ") for words in said) == 4 - len(trained)
     assert lasting(found) == _same_keys(rows, found)
 
@@ -367,5 +394,5 @@ def _status(process: int) -> list[str]:
 
 def _same_keys(rows, found):
     """What an uninterrupted comparison says of the same."""
-    by_key = {row[:7]: row for row in lasting(rows)}
-    return [by_key[row[:7]] for row in lasting(found)]
+    by_key = {row[: len(RowKey._fields)]: row for row in lasting(rows)}
+    return [by_key[row[: len(RowKey._fields)]] for row in lasting(found)]

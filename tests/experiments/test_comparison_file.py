@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ddu.experiments import Comparison, Entry, network_label, read_comparison
+from ddu.detectors import find_method
 from ddu.errors import InputError, MissingExtraError
-from ddu.runs import METHODS, RunConfig
+from ddu.experiments import parse_comparison, parse_contender, read_comparison
+from ddu.runs import RunSpec
 from ddu.training import RECIPES
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "compare_mnist.yaml"
@@ -16,16 +17,16 @@ MINIMAL = {"data": "mnist", "ood": ["fashion_mnist"], "model": "resnet18", "dete
 
 
 def parse(**changes):
-    return Comparison.parse(copy.deepcopy(MINIMAL) | changes)
+    return parse_comparison(copy.deepcopy(MINIMAL) | changes)
 
 
 def test_the_example_enters_every_kind_of_rival():
     comparison = read_comparison(EXAMPLE)
-    entered = {entry.detector for entry in comparison.detectors}
+    entered = {one.method for one in comparison.detectors}
     assert entered >= {"ddu", "softmax", "confidence", "energy", "mahalanobis", "relative_mahalanobis", "duq", "sngp"}
     assert entered >= {"ensemble_mi", "ensemble_pe", "knn", "vim", "react", "odin"}
-    assert {entry.members for entry in comparison.detectors if entry.detector.startswith("ensemble")} == {5}
-    ablated = {comparison.label(entry) for entry in comparison.detectors if entry.detector == "ddu"}
+    assert {one.members for one in comparison.detectors if one.method.startswith("ensemble")} == {5}
+    ablated = {comparison.label(one) for one in comparison.detectors if one.method == "ddu"}
     assert ablated == {
         "resnet18 x0.25+sn",
         "resnet18 x0.25 (sensitive)",
@@ -36,7 +37,7 @@ def test_the_example_enters_every_kind_of_rival():
 
 def test_a_detector_stands_on_the_network_that_is_trained_for_it():
     comparison = parse(detectors=["ddu", "energy", "duq", "sngp", "knn"])
-    assert {entry.name: entry.network for entry in comparison.detectors} == {
+    assert {one.name: one.network for one in comparison.detectors} == {
         "ddu": "ddu",
         "energy": "softmax",
         "duq": "duq",
@@ -66,9 +67,9 @@ def test_networks_inherit_what_they_do_not_say():
 
 def test_members_have_seeds_of_their_own_and_a_split_in_common():
     comparison = parse(seeds=[3, 4])
-    runs = [comparison.run_config("softmax", 3, member) for member in range(3)]
-    assert [run.seed for run in runs] == [3, 1003, 2003]
-    assert [run.split_seed for run in runs] == [None, 3, 3]
+    specs = [comparison.spec("softmax", 3, member) for member in range(3)]
+    assert [spec.seed for spec in specs] == [3, 1003, 2003]
+    assert [spec.split_seed for spec in specs] == [None, 3, 3]
 
 
 def test_names_say_what_is_unusual_about_a_detector():
@@ -80,7 +81,7 @@ def test_names_say_what_is_unusual_about_a_detector():
         ({"sngp": {"samples": 10, "name": "few samples"}}, "few samples"),
         ({"ensemble_mi": {"members": 3}}, "ensemble_mi"),
     ]:
-        assert Entry.parse(written).name == name
+        assert parse_contender(written).name == name
 
 
 @pytest.mark.parametrize(
@@ -90,13 +91,13 @@ def test_names_say_what_is_unusual_about_a_detector():
         ({"width": 0.25}, "resnet18 x0.25+sn"),
         ({"spectral_norm": None}, "resnet18 (sensitive)"),
         ({"sensitive": False}, "resnet18+sn (not sensitive)"),
-        (METHODS["softmax"], "resnet18"),
-        (METHODS["duq"], "resnet18"),
-        (METHODS["sngp"], "resnet18+sn"),
+        (find_method("softmax").network.options, "resnet18"),
+        (find_method("duq").network.options, "resnet18"),
+        (find_method("sngp").network.options, "resnet18+sn"),
     ],
 )
 def test_networks_are_called_as_in_the_papers_tables(options, label):
-    assert network_label(RunConfig("resnet18", "mnist", RECIPES["quick"], options=options)) == label
+    assert RunSpec("resnet18", "mnist", RECIPES["quick"], options=options).label == label
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_networks_are_called_as_in_the_papers_tables(options, label):
         ({"seeds": [-1]}, "The seeds of a comparison must be a list of integers of at least 0. Got [-1] instead."),
         ({"ood": []}, "The ood of a comparison must be a list of data sets. Got [] instead."),
         ({"limit": 0}, "The limit of a comparison must be a positive integer. Got 0 instead."),
-        ({"detectors": ["dduu"]}, "There is no detector 'dduu'. Did you mean 'ddu'?"),
+        ({"detectors": ["dduu"]}, "There is no method 'dduu'. Did you mean 'ddu'?"),
         ({"detectors": [3]}, "A detector is written NAME, or NAME: {OPTION: VALUE}. Got 3 instead."),
         (
             {"detectors": [{"ddu": {}, "softmax": {}}]},
@@ -139,7 +140,7 @@ def test_networks_are_called_as_in_the_papers_tables(options, label):
         ),
         (
             {"detectors": [{"ddu": {"network": ["softmax"]}}]},
-            "The network of ddu must be a word. Got ['softmax'] instead.",
+            "The network of ddu must be text. Got ['softmax'] instead.",
         ),
         (
             {"detectors": ["ddu", "ddu"]},
@@ -159,7 +160,7 @@ def test_networks_are_called_as_in_the_papers_tables(options, label):
             {"networks": {"ddu": {"model": 3}}},
             "The model of the network 'ddu' must be the name of a network. Got 3 instead.",
         ),
-        ({"networks": {"ddu": {"label": 3}}}, "The label of the network 'ddu' must be a word. Got 3 instead."),
+        ({"networks": {"ddu": {"label": 3}}}, "The label of the network 'ddu' must be text. Got 3 instead."),
         ({"recipe": "quik"}, "There is no recipe 'quik'. Did you mean 'quick'?"),
         (
             {"recipe": {"epochs": 3}},
@@ -185,10 +186,10 @@ def test_a_mistake_is_named_with_the_way_out(changes, message):
 
 def test_what_is_missing_or_no_mapping_is_named():
     with pytest.raises(InputError) as caught:
-        Comparison.parse({"data": "mnist", "ood": ["fashion_mnist"]})
+        parse_comparison({"data": "mnist", "ood": ["fashion_mnist"]})
     assert str(caught.value) == "A comparison needs the key 'model'."
     with pytest.raises(InputError) as caught:
-        Comparison.parse(["mnist"])
+        parse_comparison(["mnist"])
     assert str(caught.value) == "A comparison is a mapping such as `data: mnist`. Got ['mnist'] instead."
 
 
@@ -204,6 +205,6 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
 def test_a_detector_of_pytorch_ood_that_is_not_installed_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pytorch_ood.detector", None)
     with pytest.raises(MissingExtraError, match=r"needs the 'compare' extra: pip install 'ddu\[compare\]', or "):
-        Entry.parse("knn")
-    with pytest.raises(InputError, match=r"^There is no detector 'sofmax'\. Did you mean 'softmax'\?$"):
-        Entry.parse("sofmax")
+        parse_contender("knn")
+    with pytest.raises(InputError, match=r"^There is no method 'sofmax'\. Did you mean 'softmax'\?$"):
+        parse_contender("sofmax")

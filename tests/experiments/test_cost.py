@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ddu.errors import InputError
-from ddu.results import measure_cost
+from ddu.experiments import measure_cost
 
 
 def test_seconds_are_scaled_to_a_thousand_inputs():
@@ -40,4 +40,4 @@ def test_memory_is_the_peak_whoever_allocated_it(allocate):
 def test_nothing_to_measure_is_refused():
     with pytest.raises(InputError) as caught:
         measure_cost(len, torch.zeros(0, 3))
-    assert str(caught.value) == "A cost needs inputs and repeats. Got 0 inputs and 3 repeats."
+    assert str(caught.value) == "inputs must be non-empty and repeats at least 1. Got 0 inputs and 3 repeats."

@@ -5,13 +5,13 @@ import csv
 import pytest
 import torch
 
-from ddu.experiments import Judged, Scores, average_corruptions, summarise, write_report
-from ddu.experiments.ood import expand
-from ddu.experiments.record import Subject, scores_file
 from ddu.data.corruptions import CORRUPTIONS
+from ddu.experiments import Judged, Scores, average_corruptions, summarise, write_report
+from ddu.experiments.measure import Subject
+from ddu.experiments.ood_sets import expand
 from ddu.results import Row, RowFile
 
-FACTS = {"network": "resnet18", "data": "cifar10", "seed": 0}
+FACTS = {"network": "resnet18", "data": "cifar10", "seed": 0, "run": "12ab"}
 CORRUPTED = expand(["cifar10_c:fog", "cifar10_c:snow"])
 
 
@@ -37,7 +37,7 @@ def test_families_of_corruptions_are_written_in_short():
     assert expand(["cifar10_c:fgo"]) == ("cifar10_c:fgo",)
 
 
-def test_corruptions_have_one_column_a_severity_in_tables_and_each_its_line_in_csv(tmp_path):
+def test_corruptions_have_one_column_per_severity_in_tables_and_each_its_line_in_csv(tmp_path):
     file = RowFile(tmp_path / "rows.csv")
     file.append(corrupted_rows("ddu"))
     (table,) = summarise(file.read())
@@ -45,9 +45,7 @@ def test_corruptions_have_one_column_a_severity_in_tables_and_each_its_line_in_c
         "AUROC 2 corruptions severity 1 (%) ↑",
         "AUROC 2 corruptions severity 2 (%) ↑",
     ]
-    assert [entry.value.mean for entry in table.entries[0] if entry.value] == pytest.approx(
-        [0.66, 0.67, 0.68, 0.69, 0.70]
-    )
+    assert [cell.value.mean for cell in table.cells[0] if cell.value] == pytest.approx([0.66, 0.67, 0.68, 0.69, 0.70])
     write_report(file.path)
     with (tmp_path / "table.csv").open() as lines:
         assert len(list(csv.DictReader(lines))) == 10
@@ -75,10 +73,12 @@ def test_many_corrupted_sets_share_one_figure(tmp_path):
 
     file = RowFile(tmp_path / "rows.csv")
     for detector in ("ddu", "softmax"):
+        folder = Subject(detector, "resnet18", "cifar10", 0, "12ab").scores_folder(tmp_path / "scores")
         scores = Scores(torch.randn(50, 3), torch.arange(50) % 3, 1.0, 2.0, judged(), {})
         for name in ("svhn", *CORRUPTED):
             scores = scores.with_ood(name, judged())
-        scores.save(scores_file(tmp_path / "scores", Subject(detector, "resnet18", "cifar10", 0)))
+            scores.save(folder, name)
+        scores.save(folder)
         file.append([Row(**FACTS, detector=detector, ood="svhn", metric="auroc", value=0.9)])
         file.append(corrupted_rows(detector))
     figures = {path.name for path in write_report(file.path) if path.suffix == ".png"}

@@ -5,7 +5,7 @@ from ddu.results import Row
 
 
 def rows(detector, *, training, inference, seed=0, network="resnet18", members=1, data="mnist"):
-    facts = {"detector": detector, "network": network, "data": data, "seed": seed, "members": members}
+    facts = {"detector": detector, "network": network, "data": data, "seed": seed, "run": "12ab", "members": members}
     return [
         Row(**facts, metric="training_seconds", value=training),
         Row(**facts, metric="seconds_per_thousand", value=inference),
@@ -66,7 +66,7 @@ def test_the_summary_has_the_ratios_side_by_side():
 
 
 def test_the_page_says_whose_costs_are_one_and_what_failed():
-    lost = Row.failed("out of memory", detector="duq", network="resnet18", data="mnist", seed=0)
+    lost = Row.failed("out of memory", detector="duq", network="resnet18", data="mnist", seed=0, run="12ab")
     page = to_markdown([*DDU, *SOFTMAX, lost])
     assert "A ratio of 1 is the cost of softmax on resnet18." in page
     assert "| ddu | resnet18+sn | 120.0 | 1.200 | 0.3000 | 1.200 |" in page
@@ -74,8 +74,10 @@ def test_the_page_says_whose_costs_are_one_and_what_failed():
 
 
 def test_a_failure_stays_in_the_table_of_a_detector_that_has_costs():
-    later = Row.failed("out of memory", detector="ddu", network="resnet18+sn", data="mnist", seed=0)
-    only_svhn = Row.failed("no file", detector="softmax", network="resnet18", data="mnist", seed=0, ood="svhn")
+    later = Row.failed("out of memory", detector="ddu", network="resnet18+sn", data="mnist", seed=0, run="12ab")
+    only_svhn = Row.failed(
+        "no file", detector="softmax", network="resnet18", data="mnist", seed=0, run="12ab", ood="svhn"
+    )
     (table,) = summarise([*DDU, *SOFTMAX, later, only_svhn])
     assert table.failures == (later, only_svhn)
     assert [line.detector for line in table.lines] == ["ddu", "softmax"]

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-from ddu.experiments import evaluate, write_report
+from ddu.detectors import find_method
 from ddu.errors import InputError
+from ddu.experiments import Evaluation, summarise, write_report
 from ddu.results import RowFile
-from ddu.runs import METHODS, RunConfig, train_run
+from ddu.runs import Run, RunSpec, train_run
 from ddu.training import RECIPES
 
-from .moons import COSTS, write_plane, write_points
+from .moons import lasting, write_plane, write_points
 
 pytestmark = pytest.mark.filterwarnings("ignore::ddu.errors.CalibrationWarning")
 
@@ -19,9 +20,12 @@ def plane(tmp_path_factory):
     return write_plane(tmp_path_factory.mktemp("data"))
 
 
-def trained(folder, *, lr=1e-3, **options):
+def trained(folder, method="ddu", *, lr=1e-3) -> Run:
     recipe = RECIPES["two_moons"].with_changes(epochs=1, lr=lr)
-    return train_run(RunConfig("resffn2_16", "two_moons", recipe, seed=2, limit=1500, options=options), folder)
+    options = find_method(method).network.options
+    run = train_run(RunSpec("resffn2_16", "two_moons", recipe, method, seed=2, limit=1500, options=options), folder)
+    assert run is not None
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +34,7 @@ def run(tmp_path_factory):
 
 
 def test_the_usual_detectors_are_measured_on_one_network(run, plane):
-    rows = evaluate(run, [plane], command="ddu evaluate")
+    rows = Evaluation(run, (plane,)).measure(command="ddu evaluate")
     assert list(dict.fromkeys(row.detector for row in rows)) == ["ddu", "softmax", "energy", "mahalanobis"]
     assert {(row.status, row.network, row.seed, row.command) for row in rows} == {
         ("ok", "resffn2_16+sn", 2, "ddu evaluate")
@@ -44,35 +48,35 @@ def test_the_usual_detectors_are_measured_on_one_network(run, plane):
 
 def test_what_is_in_the_file_is_not_measured_again(run, plane, tmp_path):
     said: list[str] = []
-    first = evaluate(run, [plane], ["softmax"], output=tmp_path / "rows.jsonl", say=said.append)
-    both = evaluate(run, [plane], ["softmax", "knn"], output=tmp_path / "rows.jsonl", say=said.append)
+    first = Evaluation(run, (plane,), ("softmax",)).measure(tmp_path / "rows.jsonl", say=said.append)
+    both = Evaluation(run, (plane,), ("softmax", "knn")).measure(tmp_path / "rows.jsonl", say=said.append)
     assert said == ["Measure softmax", "Measure knn"]
     assert both[: len(first)] == first
-    assert evaluate(run, [plane], ["knn"], output=tmp_path / "rows.jsonl") == both[len(first) :]
+    assert Evaluation(run, (plane,), ("knn",)).measure(tmp_path / "rows.jsonl") == both[len(first) :]
 
 
 @pytest.mark.filterwarnings("ignore::ddu.errors.LabelWarning")  # it is hardly trained
 @pytest.mark.parametrize("method", ["duq", "sngp"])
 def test_a_network_with_another_head_is_asked_by_its_own_detector(plane, tmp_path, method):
-    rows = evaluate(trained(tmp_path / "run", **METHODS[method]), [plane])
+    rows = Evaluation(trained(tmp_path / "run", method), (plane,)).measure()
     assert {(row.detector, row.status) for row in rows} == {(method, "ok")}
 
 
 def test_an_ensemble_is_no_business_of_one_run(run, plane):
     with pytest.raises(InputError) as caught:
-        evaluate(run, [plane], ["softmax", "ensemble_mi"])
+        Evaluation(run, (plane,), ("softmax", "ensemble_mi")).measure()
     assert str(caught.value) == "ensemble_mi needs several networks, and a run has one: `ddu compare` trains them."
 
 
 def test_a_detector_that_does_not_fit_the_network_is_refused_at_once(run, plane, tmp_path):
     with pytest.raises(InputError, match=r"^This detector needs a network with one RBFHead"):
-        evaluate(run, [plane], ["softmax", "duq"], output=tmp_path / "rows.csv")
+        Evaluation(run, (plane,), ("softmax", "duq")).measure(tmp_path / "rows.csv")
     assert not (tmp_path / "rows.csv").exists()
 
 
 def test_the_training_data_is_not_out_of_distribution(run, tmp_path):
     with pytest.raises(InputError) as caught:
-        evaluate(run, ["two_moons"], ["softmax"], output=tmp_path / "rows.csv")
+        Evaluation(run, ("two_moons",), ("softmax",)).measure(tmp_path / "rows.csv")
     assert str(caught.value) == "two_moons is the training data, and cannot be out of distribution as well."
     assert not (tmp_path / "rows.csv").exists()
 
@@ -81,26 +85,44 @@ def test_what_was_said_of_other_sets_before_is_kept(run, plane, tmp_path):
     near = write_points(tmp_path / "near.npz", np.random.default_rng(1).uniform(-2, 2, (50, 2)))
     file = tmp_path / "rows.csv"
     for ood in (plane, near):
-        evaluate(run, [ood], ["softmax"], output=file)
+        Evaluation(run, (ood,), ("softmax",)).measure(file)
     names = {path.name for path in write_report(file)}
     assert {"roc-plane.png", "roc-near.png"} < names
 
 
-def test_another_run_of_the_same_name_is_refused(run, plane, tmp_path):
+def test_another_run_of_the_same_name_has_rows_of_its_own(run, plane, tmp_path):
     other, file = trained(tmp_path / "other", lr=1e-2), tmp_path / "shared.csv"
-    first = evaluate(run, [plane], ["softmax"], output=file)
-    with pytest.raises(InputError) as caught:
-        evaluate(other, [plane], ["softmax"], output=file)
-    assert str(caught.value) == (
-        f"{file} has rows of softmax on resffn2_16+sn, seed 2, of another run on two_moons: its recipe, limit or "
-        "options differ from this one's. Choose another file."
-    )
-    assert RowFile(file).read() == first
-    # Another file in the same folder is nobody else's
-    own = evaluate(other, [plane], ["softmax"], output=tmp_path / "other.csv")
-    assert [row.value for row in own] != [row.value for row in first]
-    # Rows without scores do not tell whose they are, and are not taken over
-    (tmp_path / "shared" / "scores" / "softmax-on-resffn2_16+sn-two_moons-seed2.npz").unlink()
-    again = {row.key: row.value for row in evaluate(other, [plane], ["softmax"], output=file)}
-    lasting = [row for row in own if row.metric not in COSTS]
-    assert [again[row.key] for row in lasting] == [row.value for row in lasting]
+    first = Evaluation(run, (plane,), ("softmax",)).measure(file)
+    second = Evaluation(other, (plane,), ("softmax",)).measure(file)
+    assert {row.run for row in first} == {run.fingerprint}
+    assert {row.run for row in second} == {other.fingerprint}
+    assert RowFile(file).read() == first + second
+    assert Evaluation(run, (plane,), ("softmax",)).measure(file) == first
+    alone = Evaluation(other, (plane,), ("softmax",)).measure(tmp_path / "other.csv")
+    assert lasting(second) == lasting(alone)
+    assert lasting(second) != lasting(first)
+    (table,) = summarise(first + second)
+    names = [f"resffn2_16+sn (run {one.fingerprint})" for one in (run, other)]
+    assert [table.network_name(line) for line in table.lines] == names
+    assert len(list((tmp_path / "shared" / "scores").iterdir())) == 2
+
+
+def test_rows_without_scores_are_measured_again(run, plane, tmp_path):
+    evaluation, file = Evaluation(run, (plane,), ("softmax",)), tmp_path / "rows.csv"
+    first = evaluation.measure(file)
+    (scores,) = (tmp_path / "scores").iterdir()
+    (scores / "test set.npz").unlink()
+    said: list[str] = []
+    assert lasting(evaluation.measure(file, say=said.append)) == lasting(first)
+    assert said == ["Measure softmax"]
+    assert (scores / "test set.npz").exists()
+
+
+def test_the_page_has_the_rows_of_this_run(run, plane, tmp_path):
+    other, file = trained(tmp_path / "other", lr=1e-2), tmp_path / "rows.csv"
+    for one in (run, other):
+        Evaluation(one, (plane,), ("energy",)).measure(file)
+    Evaluation(run, (plane,), ("energy",)).write_page(file)
+    table = (tmp_path / "table.csv").read_text()
+    assert run.fingerprint in table
+    assert other.fingerprint not in table

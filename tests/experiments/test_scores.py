@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ddu.experiments import Judged, Scores
-from ddu.experiments.scores import IN_DISTRIBUTION_METRICS, OOD_METRICS
+from ddu.experiments.scores import IN_DISTRIBUTION_METRICS, OOD_METRICS, has_scores
 from ddu.metrics import auroc, risk_coverage
 
 
@@ -63,10 +63,32 @@ def test_a_score_that_is_its_own_ambiguity_orders_by_itself(scores):
 
 
 def test_saved_scores_come_back_as_they_were(scores, tmp_path):
-    scores.save(tmp_path / "deep" / "scores.npz")
-    loaded = Scores.load(tmp_path / "deep" / "scores.npz")
+    folder = tmp_path / "deep" / "scores"
+    assert Scores.load(folder) is None
+    for ood in ("near", "far"):
+        scores.save(folder, ood)
+    assert Scores.load(folder) is None  # nothing of the test set yet
+    assert not has_scores(folder)
+    scores.save(folder)
+    assert has_scores(folder)
+    loaded = Scores.load(folder)
+    assert loaded is not None
     assert loaded.in_distribution_metrics() == scores.in_distribution_metrics()
-    assert list(loaded.ood) == ["near", "far"]
+    assert set(loaded.ood) == {"near", "far"}
     for name in loaded.ood:
         assert loaded.ood_metrics(name) == scores.ood_metrics(name)
     assert torch.equal(loaded.probs, scores.probs)
+
+
+def test_every_set_has_a_file_of_its_own_and_its_name_whatever_that_is(scores, tmp_path):
+    names = ("npz:/data/my images.npz", "test set", "cifar10_c:fog:3")
+    for name in names:
+        scores = scores.with_ood(name, scores.ood["near"])
+        scores.save(tmp_path, name)
+    scores.save(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 4
+    assert all(has_scores(tmp_path, name) for name in names)
+    assert not has_scores(tmp_path, "cifar10_c:fog:4")
+    loaded = Scores.load(tmp_path)
+    assert loaded is not None
+    assert set(loaded.ood) == set(names)

@@ -171,7 +171,14 @@ def test_risk_coverage_curves_are_drawn_with_their_areas():
 
 def corrupted(detector: str, corruption: str, severity: int, seed: int, value: float, **facts) -> Row:
     return Row(
-        **{"detector": detector, "network": "resnet18+sn", "data": "cifar10", "seed": seed, "severity": severity}
+        **{
+            "detector": detector,
+            "network": "resnet18+sn",
+            "data": "cifar10",
+            "seed": seed,
+            "run": "12ab",
+            "severity": severity,
+        }
         | {"ood": f"cifar10_c/{corruption}", "metric": "auroc", "value": value}
         | facts
     )
@@ -214,7 +221,16 @@ def test_every_curve_is_over_the_same_corruptions_and_other_rows_are_passed_over
     rows = [
         *ROWS,
         *(corrupted("ddu", "frost", severity, seed, 0.99) for severity in (1, 3, 5) for seed in (0, 1)),
-        Row(detector="ddu", network="resnet18+sn", data="cifar10", seed=0, ood="svhn", metric="auroc", value=0.1),
+        Row(
+            detector="ddu",
+            network="resnet18+sn",
+            data="cifar10",
+            seed=0,
+            run="12ab",
+            ood="svhn",
+            metric="auroc",
+            value=0.1,
+        ),
         corrupted("ddu", "fog", 1, 0, 0.1, metric="fpr95"),
     ]
     np.testing.assert_allclose(
@@ -224,7 +240,7 @@ def test_every_curve_is_over_the_same_corruptions_and_other_rows_are_passed_over
 
 def test_failures_are_named_and_one_seed_has_no_error():
     one_seed = [row for row in ROWS if row.seed == 0]
-    facts = {"network": "resnet18+sn", "data": "cifar10", "seed": 0}
+    facts = {"network": "resnet18+sn", "data": "cifar10", "seed": 0, "run": "12ab"}
     failed = Row.failed("no memory", detector="ddu", ood="cifar10_c/frost", severity=3, **facts)
     axes: Any = corruption_figure([*one_seed, failed]).axes[0]
     assert legend(axes) == ["ddu (1 failed)", "softmax"]

@@ -8,8 +8,8 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from ddu import GaussianDensity
-from ddu.results import Row, RowFile, RowKey, classification_metrics, latest, ood_metrics, tabulate
 from ddu.measures import energy, entropy
+from ddu.results import Row, RowFile, classification_metrics, latest, ood_metrics, tabulate
 
 KNOWN = 7  # digits below are trained on; the others are out of distribution
 OOD_METRICS = list(ood_metrics(torch.zeros(1), torch.ones(1)))
@@ -49,9 +49,9 @@ def compare(file: RowFile, detectors: list[str], seeds: range, *, runs: int | No
     made = 0
     for seed in seeds:
         for detector in detectors:
-            run = {"detector": detector, "network": "linear", "data": "digits", "seed": seed}
-            wanted = {RowKey(**run, ood="other_digits", metric=metric) for metric in OOD_METRICS}
-            wanted |= {RowKey(**run, metric=metric) for metric in CLASSIFICATION_METRICS}
+            run = {"detector": detector, "network": "linear", "data": "digits", "seed": seed, "run": "12ab"}
+            wanted = {Row(**run, ood="other_digits", metric=metric, value=0).key for metric in OOD_METRICS}
+            wanted |= {Row(**run, metric=metric, value=0).key for metric in CLASSIFICATION_METRICS}
             if file.done(wanted) == wanted:
                 continue
             if made == runs:
@@ -75,7 +75,7 @@ def test_a_killed_comparison_continues_where_it_was_and_ends_in_the_same_rows(tm
 
     (table,) = tabulate(straight.read(), metrics=["accuracy", "auroc"])
     column = [column.metric for column in table.columns].index("auroc")
-    found = {line.detector: cells[column] for line, cells in zip(table.lines, table.entries, strict=True)}
+    found = {line.detector: cells[column] for line, cells in zip(table.lines, table.cells, strict=True)}
     for detector in detectors:
         expected = []
         for seed in seeds:

@@ -10,7 +10,7 @@ import pytest
 import ddu
 from ddu.results import METRICS, PaperFigure, paper_figure, paper_tables
 
-FILE = Path(ddu.__file__).parent / "evaluation" / "paper_tables.json"
+FILE = Path(ddu.__file__).parent / "results" / "paper_tables.json"
 PAPER = Path(__file__).parents[3] / "shared" / "paper"
 
 # One standard error of the paper lacks its "0."

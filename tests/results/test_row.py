@@ -7,9 +7,9 @@ import torch
 
 import ddu
 from ddu.errors import InputError
-from ddu.results import Row, RowKey, latest, versions
+from ddu.results import Row, RowKey, latest, source
 
-RUN = {"detector": "ddu", "network": "resnet18+sn", "data": "mnist", "seed": 3}
+RUN = {"detector": "ddu", "network": "resnet18+sn", "data": "mnist", "seed": 3, "run": "12ab34cd56ef"}
 
 
 def auroc(value: float, ood: str = "fashion_mnist", **changes) -> Row:
@@ -17,9 +17,19 @@ def auroc(value: float, ood: str = "fashion_mnist", **changes) -> Row:
 
 
 def test_the_key_is_what_was_measured_and_not_what_came_out():
-    assert auroc(0.9).key == RowKey("ddu", "resnet18+sn", "mnist", 3, "fashion_mnist", None, "auroc")
+    assert auroc(0.9).key == RowKey(
+        "ddu", "resnet18+sn", "mnist", 3, "12ab34cd56ef", 1, "fashion_mnist", None, None, "auroc"
+    )
     assert auroc(0.9, seconds=1.0).key == auroc(0.8, seconds=2.0, command="ddu compare").key
-    assert auroc(0.9).key != auroc(0.9, severity=2).key
+    assert auroc(0.9).key == auroc(0.9, reductions="epochs 50 -> 1", commit="abc").key
+
+
+@pytest.mark.parametrize(
+    "other", [{"severity": 2}, {"run": "ef56cd34ab12"}, {"members": 5}, {"labels": 100}, {"seed": 4}]
+)
+def test_another_severity_run_size_or_number_of_labels_is_another_question(other):
+    assert auroc(0.9).key != auroc(0.9, **other).key
+    assert latest([auroc(0.9), auroc(0.8, **other)]) == [auroc(0.9), auroc(0.8, **other)]
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf])
@@ -58,6 +68,23 @@ def test_a_failure_stays_until_a_later_value_makes_it_good():
     assert latest([whole, elsewhere]) == [whole, elsewhere]
 
 
-def test_versions_name_what_a_value_may_depend_on():
-    assert versions().startswith(f"ddu {ddu.__version__}, python 3.")
-    assert f"torch {torch.__version__}, numpy " in versions()
+def test_the_source_of_a_row_names_what_its_value_may_depend_on(monkeypatch):
+    monkeypatch.setattr("ddu.provenance.commit", lambda: "0123456789ab+changes")
+    found = source("ddu compare")
+    assert found.keys() == {"command", "versions", "commit"}
+    assert (found["command"], found["commit"]) == ("ddu compare", "0123456789ab+changes")
+    assert str(found["versions"]).startswith(f"ddu {ddu.__version__}, python 3.")
+    assert f"torch {torch.__version__}, numpy " in str(found["versions"])
+    assert source("")["command"] is None
+
+
+def test_a_failure_of_one_run_is_not_made_good_by_another():
+    lost = Row.failed("no memory", **RUN)
+    other = auroc(0.8, run="ef56cd34ab12")
+    assert latest([lost, other]) == [lost, other]
+
+
+def test_the_subject_names_set_severity_labels_and_seed():
+    assert auroc(0.9, severity=2).subject == "ddu on resnet18+sn against fashion_mnist severity 2, seed 3"
+    learner = Row.failed("no memory", **RUN, labels=1250)
+    assert learner.subject == "ddu on resnet18+sn with 1,250 labels, seed 3"

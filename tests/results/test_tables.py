@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,15 +11,17 @@ from scipy import stats
 
 from ddu.errors import InputError
 from ddu.results import METRICS, Column, Metric, Row, Table, tabulate
+from ddu.runs import RunSpec
+from ddu.training import RECIPES
 
 
 def row(detector: str, seed: int, metric: str, value: float, **facts) -> Row:
-    given = {"network": "wide_resnet28_10+sn", "data": "cifar10"} | facts
+    given = {"network": "wide_resnet28_10+sn", "data": "cifar10", "run": "12ab"} | facts
     return Row(detector=detector, seed=seed, metric=metric, value=value, **given)
 
 
 def failure(detector: str, seed: int, **facts) -> Row:
-    given = {"network": "wide_resnet28_10+sn", "data": "cifar10"} | facts
+    given = {"network": "wide_resnet28_10+sn", "data": "cifar10", "run": "12ab"} | facts
     return Row.failed("RuntimeError: out of\nmemory", detector=detector, seed=seed, **given)
 
 
@@ -43,14 +46,14 @@ def only(rows: list[Row], **options) -> Table:
     return table
 
 
-def entry(table: Table, detector: str, metric: str, ood: str | None = None) -> Any:
+def cell_of(table: Table, detector: str, metric: str, ood: str | None = None) -> Any:
     line = next(i for i, line in enumerate(table.lines) if line.detector == detector)
     column = table.columns.index(Column(metric, ood))
-    return table.entries[line][column]
+    return table.cells[line][column]
 
 
-def test_entries_are_mean_and_standard_error_over_seeds():
-    value = entry(only(ROWS), "ddu", "auroc", "svhn").value
+def test_cells_are_mean_and_standard_error_over_seeds():
+    value = cell_of(only(ROWS), "ddu", "auroc", "svhn").value
     assert value.mean == pytest.approx((0.97 + 0.98 + 0.985) / 3)
     assert value.standard_error == pytest.approx(stats.sem([0.97, 0.98, 0.985]))
     assert value.count == 3
@@ -83,7 +86,7 @@ def test_the_best_and_the_best_single_network_are_marked():
     table = only(ROWS)
     marks = {
         (line.detector, column.metric): (cell.best, cell.best_deterministic)
-        for line, cells in zip(table.lines, table.entries, strict=True)
+        for line, cells in zip(table.lines, table.cells, strict=True)
         for column, cell in zip(table.columns, cells, strict=True)
     }
     assert marks == {
@@ -103,17 +106,17 @@ def test_smaller_is_better_where_it_is_and_what_is_neither_is_not_marked():
         for metric in ("ece", "false_alarm_rate", "my_own")
     ]
     table = only(rows)
-    assert entry(table, "a", "ece").best
-    assert not entry(table, "b", "ece").best
+    assert cell_of(table, "a", "ece").best
+    assert not cell_of(table, "b", "ece").best
     for metric in ("false_alarm_rate", "my_own"):
-        assert not any(entry(table, detector, metric).best for detector in "ab")
+        assert not any(cell_of(table, detector, metric).best for detector in "ab")
     assert [column.heading for column in table.columns] == ["ECE (%) ↓", "false alarms (%)", "my_own"]
 
 
 def test_values_that_are_written_alike_share_the_mark():
     table = only([row("a", 0, "auroc", 0.97861, ood="svhn"), row("b", 0, "auroc", 0.97859, ood="svhn")])
-    assert entry(table, "a", "auroc", "svhn").best
-    assert entry(table, "b", "auroc", "svhn").best
+    assert cell_of(table, "a", "auroc", "svhn").best
+    assert cell_of(table, "b", "auroc", "svhn").best
 
 
 @pytest.mark.parametrize(("behind", "shared"), [(0.007, True), (0.009, False)])
@@ -123,8 +126,8 @@ def test_values_within_two_standard_errors_of_the_difference_share_the_mark(behi
     better = [row("a", seed, "accuracy", 0.95 + delta) for seed, delta in enumerate(spread)]
     worse = [row("b", seed, "accuracy", 0.95 - behind + delta) for seed, delta in enumerate(spread)]
     table = only(better + worse)
-    assert entry(table, "a", "accuracy").best
-    assert entry(table, "b", "accuracy").best == entry(table, "b", "accuracy").best_deterministic == shared
+    assert cell_of(table, "a", "accuracy").best
+    assert cell_of(table, "b", "accuracy").best == cell_of(table, "b", "accuracy").best_deterministic == shared
 
 
 @pytest.mark.parametrize(
@@ -134,19 +137,19 @@ def test_values_within_two_standard_errors_of_the_difference_share_the_mark(behi
 def test_costs_have_no_winner_unless_their_spread_is_known(metric):
     rows = [row(detector, 0, metric, value) for detector, value in (("a", 1.0), ("b", 1.1))]
     one_seed = only(rows)
-    assert not any(cell.best or cell.best_deterministic for line in one_seed.entries for cell in line)
+    assert not any(cell.best or cell.best_deterministic for line in one_seed.cells for cell in line)
     assert one_seed.notes[-1] == "Times and memory of one seed are not ranked, since their noise is unknown."
     half_known = only([*rows, row("a", 1, metric, 1.01)])
-    assert not any(cell.best for line in half_known.entries for cell in line)
+    assert not any(cell.best for line in half_known.cells for cell in line)
     two_seeds = only([*rows, row("a", 1, metric, 1.01), row("b", 1, metric, 1.11)])
-    assert [line[0].best for line in two_seeds.entries] == [True, False]
+    assert [line[0].best for line in two_seeds.cells] == [True, False]
     noisy = only([*rows, row("a", 1, metric, 1.2), row("b", 1, metric, 1.0)])
-    assert [line[0].best for line in noisy.entries] == [True, True]
+    assert [line[0].best for line in noisy.cells] == [True, True]
 
 
 def test_the_papers_figure_stands_beside_ours_only_where_it_has_one():
     table = only(ROWS)
-    paper = entry(table, "ddu", "auroc", "svhn").paper
+    paper = cell_of(table, "ddu", "auroc", "svhn").paper
     assert (paper.mean, paper.standard_error, paper.table) == (0.9786, 0.0019, "table:ood_wrn")
     rows = [
         row("ddu", 0, "auroc", 0.97, ood="kmnist"),
@@ -154,15 +157,90 @@ def test_the_papers_figure_stands_beside_ours_only_where_it_has_one():
         row("ddu", 0, "auroc", 0.6, ood="svhn", severity=3),
         row("ensemble_mi", 0, "auroc", 0.97, ood="svhn", network="wide_resnet28_10", members=3),
     ]
-    assert {cell.paper for cells in only(rows).entries for cell in cells} == {None}
+    assert {cell.paper for cells in only(rows).cells for cell in cells} == {None}
+
+
+REDUCED = [replace(one, reductions="samples 50,000 -> 1,000") for one in ROWS]
+
+
+def test_the_papers_figure_for_a_reduced_run_stands_apart_and_says_other_scale():
+    text = only(REDUCED).to_markdown()
+    assert text == (
+        "Trained on cifar10\n"
+        "\n"
+        "| detector | network | accuracy (%) ↑ | AUROC svhn (%) ↑ |\n"
+        "| --- | --- | ---: | ---: |\n"
+        "| ddu | wide_resnet28_10+sn | <ins>95.50 ± 0.29</ins> | **<ins>97.83 ± 0.44</ins>** |\n"
+        "| softmax | wide_resnet28_10+sn | <ins>95.50 ± 0.29</ins> | 94.00 ± 0.58 |\n"
+        "| ensemble_mi | wide_resnet28_10 | **96.50 ± 0.29** | **96.83 ± 0.44** |\n"
+        "\n"
+        "- Mean ± standard error of the mean over 3 seeds.\n"
+        "- Bold: the best, and what is within two standard errors of the difference. "
+        "Underlined: the same among single networks.\n"
+        "- The paper's ddu (other scale): accuracy 95.97 ± 0.03, AUROC svhn 97.86 ± 0.19.\n"
+        "- The paper's softmax (other scale): accuracy 95.97 ± 0.03, AUROC svhn 94.05 ± 0.26.\n"
+        "- The paper's ensemble_mi (other scale): accuracy 96.59 ± 0.02, AUROC svhn 97.18 ± 0.19.\n"
+    )
+    assert {line["paper_scale"] for line in as_dicts(only(REDUCED))} == {"other"}
+    assert "[" not in only(REDUCED).to_latex().split("\\bottomrule")[0]
+    assert "paper's figure" not in text
+
+
+def test_a_narrower_network_is_measured_against_the_papers_full_one():
+    narrow = row("ddu", 0, "auroc", 0.9, ood="svhn", network="wide_resnet28_10 x0.25+sn")
+    assert cell_of(only([narrow]), "ddu", "auroc", "svhn").paper is None
+    cell = cell_of(only([replace(narrow, reductions="width 1 -> 0.25")]), "ddu", "auroc", "svhn")
+    assert (cell.paper.mean, cell.same_scale) == (0.9786, False)
+
+
+def test_only_the_cells_of_reduced_runs_have_their_paper_apart():
+    reduced = [one for one in REDUCED if one.detector == "softmax"]
+    table = only([*(one for one in ROWS if one.detector == "ddu"), *reduced])
+    assert cell_of(table, "ddu", "auroc", "svhn").same_scale
+    assert not cell_of(table, "softmax", "auroc", "svhn").same_scale
+    assert "- In brackets: the paper's figure, mean ± standard error.\n" in table.to_markdown()
+    assert {line["detector"]: line["paper_scale"] for line in as_dicts(table)} == {"ddu": "same", "softmax": "other"}
+
+
+def test_one_epoch_on_a_thousand_samples_of_cifar10_never_has_the_papers_number_in_brackets():
+    spec = RunSpec("wide_resnet28_10", "cifar10", RECIPES["cifar"].with_changes(epochs=1), limit=1000)
+    facts = {"network": spec.label, "run": spec.fingerprint("digest"), "reductions": spec.reductions(1000)}
+    table = only([row("ddu", 0, "auroc", 0.7, ood="svhn", **facts)])
+    assert "[97.86 ± 0.19]" not in table.to_markdown() + table.to_latex()
+    assert table.notes[-1] == "The paper's ddu (other scale): AUROC svhn 97.86 ± 0.19."
+    full = RunSpec("wide_resnet28_10", "cifar10", RECIPES["cifar"])
+    table = only([row("ddu", 0, "auroc", 0.7, ood="svhn", reductions=full.reductions(50_000), network=full.label)])
+    assert "| 70.00 [97.86 ± 0.19] |" in table.to_markdown()
+
+
+def test_rows_of_two_runs_with_the_same_names_stand_apart():
+    table = only([*ROWS, *(replace(one, run="34cd", value=0.5) for one in ROWS if one.detector == "ddu")])
+    assert [(line.detector, line.run) for line in table.lines[:3]] == [
+        ("ddu", "12ab"),
+        ("softmax", "12ab"),
+        ("ddu", "34cd"),
+    ]
+    first, second = (line for line in table.to_markdown().splitlines() if line.startswith("| ddu |"))
+    assert first.startswith("| ddu | wide_resnet28_10+sn (run 12ab) | <ins>95.50 ± 0.29</ins> ")
+    assert second.startswith("| ddu | wide_resnet28_10+sn (run 34cd) | 50.00 ± 0.00 ")
+    assert "| softmax | wide_resnet28_10+sn | " in table.to_markdown()  # which has one run
+    runs = [line["run"] for line in as_dicts(table) if line["detector"] == "ddu"]
+    assert runs == ["12ab", "12ab", "34cd", "34cd"]
+
+
+def test_ensembles_of_two_sizes_stand_apart_without_the_names_of_their_runs():
+    small = [replace(one, members=2, value=0.5) for one in ROWS if one.members == 5]
+    table = only([*ROWS, *small])
+    assert [line.members for line in table.lines] == [1, 1, 5, 2]
+    assert "(run " not in table.to_markdown()
 
 
 def test_a_failed_seed_is_counted_told_of_and_takes_the_mark_away():
     rows = [r for r in ROWS if (r.detector, r.seed) != ("ddu", 2)] + [failure("ddu", 2)]
     table = only(rows)
-    cell = entry(table, "ddu", "auroc", "svhn")
+    cell = cell_of(table, "ddu", "auroc", "svhn")
     assert (cell.value.count, cell.failed, cell.best, cell.best_deterministic) == (2, 1, False, False)
-    assert entry(table, "softmax", "auroc", "svhn").best_deterministic
+    assert cell_of(table, "softmax", "auroc", "svhn").best_deterministic
     assert table.failures == (failure("ddu", 2),)
     text = table.to_markdown()
     assert "| ddu | wide_resnet28_10+sn | 95.50 ± 0.50 (n = 2, 1 failed) [95.97 ± 0.03] |" in text
@@ -173,17 +251,17 @@ def test_a_failed_seed_is_counted_told_of_and_takes_the_mark_away():
 def test_a_failure_on_one_set_is_counted_there_only_and_a_retry_makes_it_good():
     rows = [*ROWS, row("ddu", 0, "auroc", 0.9, ood="cifar100"), failure("softmax", 0, ood="cifar100")]
     table = only(rows)
-    assert entry(table, "softmax", "auroc", "cifar100").failed == 1
-    assert entry(table, "softmax", "auroc", "svhn").failed == 0
-    assert entry(table, "softmax", "accuracy").failed == 0
+    assert cell_of(table, "softmax", "auroc", "cifar100").failed == 1
+    assert cell_of(table, "softmax", "auroc", "svhn").failed == 0
+    assert cell_of(table, "softmax", "accuracy").failed == 0
     retried = only([*rows, row("softmax", 0, "auroc", 0.8, ood="cifar100")])
-    assert entry(retried, "softmax", "auroc", "cifar100").failed == 0
+    assert cell_of(retried, "softmax", "auroc", "cifar100").failed == 0
     assert retried.failures == ()
 
 
 def test_a_detector_that_only_failed_still_has_its_line_everywhere():
     table = only([*ROWS, failure("duq", 0), failure("duq", 1)])
-    assert [cell.failed for cell in table.entries[2]] == [2, 2]
+    assert [cell.failed for cell in table.cells[2]] == [2, 2]
     assert "| duq | wide_resnet28_10+sn | – (2 failed) | – (2 failed) |\n" in table.to_markdown()
     assert [r["failed"] for r in as_dicts(table) if r["detector"] == "duq"] == ["2", "2"]
     nothing = only([failure("duq", 0)])
@@ -227,12 +305,12 @@ def as_dicts(table: Table) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(table.to_csv())))
 
 
-def test_csv_has_every_entry_with_all_its_digits():
+def test_csv_has_every_cell_with_all_its_digits():
     table = only(ROWS)
     rows = as_dicts(table)
     assert len(rows) == 6
     found = next(r for r in rows if r["detector"] == "ddu" and r["metric"] == "auroc")
-    value = entry(table, "ddu", "auroc", "svhn").value
+    value = cell_of(table, "ddu", "auroc", "svhn").value
     assert float(found["mean"]) == value.mean
     assert float(found["standard_error"]) == value.standard_error
     assert {name: text for name, text in found.items() if name not in ("mean", "standard_error")} == {
@@ -240,6 +318,7 @@ def test_csv_has_every_entry_with_all_its_digits():
         "network": "wide_resnet28_10+sn",
         "members": "1",
         "data": "cifar10",
+        "run": "12ab",
         "ood": "svhn",
         "severity": "",
         "metric": "auroc",
@@ -250,6 +329,7 @@ def test_csv_has_every_entry_with_all_its_digits():
         "paper_mean": "0.9786",
         "paper_standard_error": "0.0019",
         "paper_table": "table:ood_wrn",
+        "paper_scale": "same",
     }
 
 
@@ -282,7 +362,7 @@ def test_names_that_mean_something_to_latex_are_escaped():
     assert f"\n{escaped} & wide\\_resnet28\\_10+sn & 0.5000 \\\\\n" in text
 
 
-def test_the_terminal_shows_the_same_entries_with_their_marks():
+def test_the_terminal_shows_the_same_cells_with_their_marks():
     from rich.console import Console
 
     table = only([*ROWS, failure("duq [x]", 0)])

@@ -9,32 +9,35 @@ import torch
 from PIL import Image
 
 import ddu
-from ddu import data
+from ddu import data, provenance
 from ddu.calibration import Calibration
 from ddu.data import ArrayDataset, DataInfo
-from ddu.detectors import DUQ, SNGP, Ensemble, Softmax
+from ddu.detectors import DUQ, SNGP, Ensemble, Softmax, find_method
 from ddu.errors import ArtifactError, DataError, DataWarning, InputError
 from ddu.layers import GaussianProcessHead, RBFHead
-from ddu.runs import METHODS, RunConfig, _metrics, find_method, is_finished, load_run, train_run
+from ddu.runs import RunSpec, is_finished, load_run, train_run
+from ddu.runs.train import _test
 from ddu.training import RECIPES, Training
 
-CONFIG = RunConfig("resffn2_32", "two_moons", RECIPES["two_moons"].with_changes(epochs=3), seed=1, limit=1500)
+SPEC = RunSpec("resffn2_32", "two_moons", RECIPES["two_moons"].with_changes(epochs=3), seed=1, limit=1500)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return train_run(CONFIG, tmp_path_factory.mktemp("runs") / "moons", command="ddu train --these words")
+    return train_run(SPEC, tmp_path_factory.mktemp("runs") / "moons", command="ddu train --these words")
 
 
 def test_a_run_holds_all_that_made_it_and_all_that_it_made(run):
     names = {path.name for path in run.folder.iterdir()}
-    assert names >= {"config.json", "splits.npz", "model.safetensors", "detector", "metrics.json", "history.csv"}
+    assert names >= {"run.json", "splits.npz", "model.safetensors", "detector", "metrics.json", "history.csv"}
     assert names >= {"last.ckpt", "best.ckpt", "tensorboard"}
-    written = json.loads((run.folder / "config.json").read_text())
+    written = json.loads((run.folder / "run.json").read_text())
     assert written["command"] == "ddu train --these words"
     assert written["versions"].keys() >= {"ddu", "python", "torch", "numpy", "lightning"}
-    assert written["run"]["recipe"]["lr"] == 1e-3
-    assert load_run(run.folder).config == CONFIG
+    assert written["spec"]["recipe"]["lr"] == 1e-3
+    assert (written["fingerprint"], written["digest"], written["samples"]) == (run.fingerprint, run.digest, 1500)
+    assert written["commit"] == provenance.commit()
+    assert load_run(run.folder).spec == SPEC
 
 
 def test_the_split_is_saved_and_disjoint(run):
@@ -52,7 +55,7 @@ def test_the_detector_of_a_run_judges_like_one_made_by_hand(run):
     sets = run.load_data()
     by_hand = ddu.DDU(run.load_model()).fit(data.loader(sets.train)).calibrate(data.loader(sets.validation), 0.01)
     points = torch.from_numpy(sets.test.inputs)
-    ours, theirs = run.load_detector().predict(points), by_hand.predict(points)
+    ours, theirs = run.detector.predict(points), by_hand.predict(points)
     assert torch.equal(ours.log_density, theirs.log_density)
     assert (ours.verdict == theirs.verdict).all()
     labels = torch.from_numpy(sets.test.labels)
@@ -67,43 +70,45 @@ def test_the_likelihood_of_a_sure_and_wrong_prediction_is_finite(detector, tempe
     detector.calibration = Calibration(temperature, 1.0, 1.0, 0.01)
     points = np.array([[200.0, 0.0], [0.0, 200.0]], dtype=np.float32)
     info = DataInfo("points", (2,), ("left", "right"))
-    metrics = _metrics(Training(detector.model, [], 1), detector, ArrayDataset(points, np.array([1, 1]), info))
+    metrics = _test(detector, ArrayDataset(points, np.array([1, 1]), info))
     assert metrics["test_nll"] == pytest.approx(100 / temperature)
     assert metrics["test_accuracy"] == 0.5
 
 
 def test_a_finished_run_is_returned_as_it_is(run):
     before = {path: path.stat().st_mtime_ns for path in run.folder.rglob("*")}
-    again = train_run(CONFIG, run.folder)
+    again = train_run(SPEC, run.folder)
     assert again is not None
     assert again.metrics == run.metrics
     assert {path: path.stat().st_mtime_ns for path in run.folder.rglob("*")} == before
 
 
 def test_another_run_does_not_overwrite_it(run):
-    other = RunConfig("resffn2_32", "two_moons", RECIPES["two_moons"].with_changes(epochs=3, lr=0.1), 1, 1500)
-    with pytest.raises(InputError, match=r" has lr=0\.001, and this one lr=0\.1: choose another folder\.$"):
+    other = RunSpec("resffn2_32", "two_moons", RECIPES["two_moons"].with_changes(epochs=3, lr=0.1), seed=1, limit=1500)
+    with pytest.raises(
+        InputError, match=r" has lr=0\.001, and this one has lr=0\.1: use the same, or another folder\.$"
+    ):
         train_run(other, run.folder)
 
 
 def test_mistakes_are_found_before_the_first_epoch(tmp_path):
     quick = RECIPES["quick"]
-    for config, message in [
-        (RunConfig("resnet81", "two_moons", quick), r"^There is no model 'resnet81'\."),
-        (RunConfig("resnet18", "minst", quick), r"^There is no data set 'minst'\."),
-        (RunConfig("resffn2_32", "two_moons", quick, options={"depth": 3}), r"^resffn2_32 has no option 'depth'"),
-        (RunConfig("resffn2_32", "two_moons", quick, false_alarm_rate=2.0), r"^The false-alarm rate must be "),
+    for spec, message in [
+        (RunSpec("resnet81", "two_moons", quick), r"^There is no model 'resnet81'\."),
+        (RunSpec("resnet18", "minst", quick), r"^There is no data set 'minst'\."),
+        (RunSpec("resffn2_32", "two_moons", quick, options={"depth": 3}), r"^resffn2_32 has no option 'depth'"),
+        (RunSpec("resffn2_32", "two_moons", quick, false_alarm_rate=2.0), r"^The false-alarm rate must be "),
         (
-            RunConfig("resffn2_32", "two_moons", quick, limit=99),
+            RunSpec("resffn2_32", "two_moons", quick, limit=99),
             r"^A false-alarm rate of 0\.01 needs at least 99 held-out ",
         ),
     ]:
         with pytest.raises(InputError, match=message):
-            train_run(config, tmp_path / "run")
-        assert not (tmp_path / "run" / "history.csv").exists()
+            train_run(spec, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match=r" holds files that are not a run's: choose another folder\.$"):
-        train_run(CONFIG, tmp_path)
+    with pytest.raises(InputError, match=r" holds files that do not belong to a run: choose another folder\.$"):
+        train_run(SPEC, tmp_path)
 
 
 @pytest.fixture
@@ -152,9 +157,9 @@ def few_of_class_two(count: int) -> np.ndarray:
 def test_what_labels_counts_and_shapes_forbid_is_said_before_the_first_epoch(
     tmp_path, arrays, monkeypatch, replaced, options, message
 ):
-    monkeypatch.setattr("ddu.runs.fit", lambda *_, **__: pytest.fail("it was trained"))
+    monkeypatch.setattr("ddu.runs.train.fit", lambda *_, **__: pytest.fail("it was trained"))
     with pytest.raises(InputError, match=message):
-        train_run(RunConfig("resffn2_16", arrays(**replaced), RECIPES["two_moons"], **options), tmp_path / "run")
+        train_run(RunSpec("resffn2_16", arrays(**replaced), RECIPES["two_moons"], **options), tmp_path / "run")
 
 
 @pytest.mark.parametrize("method", ["duq", "sngp"])
@@ -165,10 +170,10 @@ def test_a_detector_without_a_density_may_have_a_class_with_one_sample(tmp_path,
     def stop(*_, **__):
         raise TrainedError
 
-    monkeypatch.setattr("ddu.runs.fit", stop)
-    name, options = arrays(y_train=few_of_class_two(1)), METHODS[method]
+    monkeypatch.setattr("ddu.runs.train.fit", stop)
+    name, options = arrays(y_train=few_of_class_two(1)), find_method(method).network.options
     with pytest.raises(TrainedError):
-        train_run(RunConfig("resffn2_16", name, RECIPES["two_moons"], options=options), tmp_path / "run")
+        train_run(RunSpec("resffn2_16", name, RECIPES["two_moons"], method, options=options), tmp_path / "run")
 
 
 @pytest.fixture
@@ -188,42 +193,44 @@ def photos(tmp_path):
 def test_images_that_cannot_be_read_are_found_before_the_first_epoch_or_left_out(tmp_path, photos, monkeypatch):
     recipe = RECIPES["quick"].with_changes(validation_share=0.3)
     options = {"width": 1 / 16}
-    config = RunConfig("resnet18", f"folder:{photos}", recipe, false_alarm_rate=0.1, options=options)
+    spec = RunSpec("resnet18", f"folder:{photos}", recipe, false_alarm_rate=0.1, options=options)
     bad = [photos / "train" / "cat" / "7.png", photos / "test" / "dog" / "0.png"]
     for path in bad:
         path.write_bytes(b"junk")
-    monkeypatch.setattr("ddu.runs.fit", lambda *_, **__: pytest.fail("it was trained"))
+    monkeypatch.setattr("ddu.runs.train.fit", lambda *_, **__: pytest.fail("it was trained"))
     with pytest.raises(DataError) as caught:
-        train_run(config, tmp_path / "run")
+        train_run(spec, tmp_path / "run")
     assert str(caught.value).startswith(f"2 of the 64 images of folder:{photos} cannot be read.")
     assert all(f"\n{path} cannot be read as an image: " in str(caught.value) for path in bad)
 
-    monkeypatch.setattr("ddu.runs.fit", lambda model, *_, **__: Training(model.eval(), [], 1))
+    monkeypatch.setattr("ddu.runs.train.fit", lambda model, *_, **__: Training(model.eval(), [], 1))
     with pytest.warns(DataWarning, match=r"^Left out 2 of the 64 images of "):
-        train_run(replace(config, skip_bad=True), tmp_path / "run")
+        train_run(replace(spec, skip_bad=True), tmp_path / "run")
     run = load_run(tmp_path / "run")
-    assert run.config.skip_bad
+    assert run.spec.skip_bad
     with pytest.warns(DataWarning, match=r"^Left out 2 of the 64 images of "):
         sets = run.load_data()
     assert (len(sets.train) + len(sets.validation), len(sets.test)) == (59, 3)
     noise = Image.fromarray(np.zeros((16, 16), dtype=np.uint8))
     noise.save(bad[0])
     noise.save(bad[1])
-    with pytest.raises(DataError, match=r"splits\.npz splits 59 samples, and folder:.* has 60\.$"):
+    with pytest.raises(
+        ArtifactError, match=r"^folder:.* has other samples or labels now than the run in .* was trained "
+    ):
         run.load_data()
 
 
 def test_copies_are_not_divided_between_training_and_calibration(tmp_path, arrays):
     groups = np.random.default_rng(0).permutation(2000) // 10
     for limit in (None, 1600):
-        config = RunConfig(
+        spec = RunSpec(
             "resffn2_16",
             arrays(groups_train=groups),
             RECIPES["two_moons"].with_changes(epochs=1, validation_share=0.2),
             limit=limit,
             false_alarm_rate=0.05,
         )
-        run = train_run(config, tmp_path / str(limit))
+        run = train_run(spec, tmp_path / str(limit))
         assert run is not None
         sets = run.load_data()
         train, validation = sets.train.groups, sets.validation.groups
@@ -235,12 +242,12 @@ def test_copies_are_not_divided_between_training_and_calibration(tmp_path, array
 
 
 def test_a_run_killed_while_it_wrote_its_first_file_begins_again(tmp_path):
-    (tmp_path / ".config.json.0123456789abcdef.tmp").write_text("{")
-    assert not is_finished(tmp_path, CONFIG)
+    (tmp_path / ".run.json.0123456789abcdef.tmp").write_text("{")
+    assert not is_finished(SPEC, tmp_path)
 
 
 def test_a_folder_without_a_run_is_named(tmp_path):
-    with pytest.raises(ArtifactError, match=r"it has no config\.json\. `ddu train` writes one\.$"):
+    with pytest.raises(ArtifactError, match=r"it has no run\.json\. `ddu train` writes one\.$"):
         load_run(tmp_path)
 
 
@@ -248,23 +255,19 @@ def test_a_folder_without_a_run_is_named(tmp_path):
 @pytest.mark.parametrize(("method", "detector", "head"), [("duq", DUQ, RBFHead), ("sngp", SNGP, GaussianProcessHead)])
 def test_a_run_for_another_method_ends_in_its_detector(tmp_path, method, detector, head):
     recipe = RECIPES[f"{method}_two_moons"].with_changes(epochs=2)
-    by_recipe = train_run(RunConfig("resffn2_16", "two_moons", recipe), tmp_path / "recipe")
+    by_recipe = train_run(RunSpec("resffn2_16", "two_moons", recipe, method), tmp_path / "recipe")
     plain = RECIPES["two_moons"].with_changes(epochs=1)
-    by_method = train_run(RunConfig("resffn2_16", "two_moons", plain, options=METHODS[method]), tmp_path / "method")
+    options = find_method(method).network.options
+    by_method = train_run(RunSpec("resffn2_16", "two_moons", plain, method, options=options), tmp_path / "method")
     for run in (by_recipe, by_method):
         assert run is not None
         assert isinstance(run.load_model().head, head)
-        assert type(run.load_detector()) is detector
+        assert type(run.detector) is detector
         assert 0.5 < run.metrics["test_accuracy"] <= 1
 
 
-def test_an_unknown_method_is_answered_with_the_closest():
-    with pytest.raises(InputError, match=r"^There is no method 'sngpp'\. Did you mean 'sngp'\?$"):
-        find_method("sngpp")
-
-
 def test_a_split_may_have_a_seed_of_its_own(run, tmp_path):
-    member = train_run(replace(CONFIG, seed=7, split_seed=CONFIG.seed), tmp_path / "member")
+    member = train_run(replace(SPEC, seed=7, split_seed=SPEC.seed), tmp_path / "member")
     assert member is not None
     ours, others = member.load_data(), run.load_data()
     assert np.array_equal(ours.train.inputs, others.train.inputs)
@@ -276,7 +279,42 @@ def test_a_split_may_have_a_seed_of_its_own(run, tmp_path):
 def test_a_network_is_loaded_without_the_data_it_was_trained_on(tmp_path):
     points, labels = data.load("two_moons").inputs, data.load("two_moons").labels
     np.savez(tmp_path / "mine.npz", x_train=points, y_train=labels, x_test=points, y_test=labels)
-    config = RunConfig("resffn2_16", f"npz:{tmp_path / 'mine.npz'}", RECIPES["two_moons"].with_changes(epochs=1))
-    train_run(config, tmp_path / "run")
+    spec = RunSpec("resffn2_16", f"npz:{tmp_path / 'mine.npz'}", RECIPES["two_moons"].with_changes(epochs=1))
+    train_run(spec, tmp_path / "run")
     (tmp_path / "mine.npz").unlink()
-    assert load_run(tmp_path / "run").load_detector().predict(torch.from_numpy(points[:5])).probs.shape == (5, 2)
+    assert load_run(tmp_path / "run").detector.predict(torch.from_numpy(points[:5])).probs.shape == (5, 2)
+
+
+@pytest.mark.parametrize("method", ["softmax", "confidence"])
+def test_a_run_for_the_softmax_ends_in_the_softmax(tmp_path, method):
+    recipe = RECIPES["two_moons"].with_changes(epochs=1)
+    run = train_run(RunSpec("resffn2_16", "two_moons", recipe, method), tmp_path / "run")
+    assert run is not None
+    assert type(run.detector) is Softmax
+    assert run.detector.score == ("entropy" if method == "softmax" else "confidence")
+
+
+def test_a_network_alone_has_no_detector_and_says_so(tmp_path):
+    recipe = RECIPES["two_moons"].with_changes(epochs=1)
+    run = train_run(RunSpec("resffn2_16", "two_moons", recipe, method=None), tmp_path / "run")
+    assert run is not None
+    assert run.metrics.keys() == {"epoch", "seconds"}
+    assert not (run.folder / "detector").exists()
+    with pytest.raises(ArtifactError) as caught:
+        run.detector  # noqa: B018
+    assert str(caught.value) == f"The run in {run.folder} trained a network alone: it has no detector."
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("ensemble_mi", "ensemble_mi needs 5 networks, and a run trains one: `ddu compare` trains several."),
+        ("knn", "knn cannot be saved, so it cannot be trained for: use it in `ddu evaluate`."),
+        ("sofmax", "There is no method 'sofmax'. Did you mean 'softmax'?"),
+    ],
+)
+def test_a_method_that_one_run_cannot_end_in_is_refused_before_the_first_epoch(tmp_path, method, message):
+    with pytest.raises(InputError) as caught:
+        train_run(replace(SPEC, method=method), tmp_path / "run")
+    assert str(caught.value) == message
+    assert not (tmp_path / "run").exists()

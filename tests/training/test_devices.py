@@ -8,13 +8,13 @@ import pytest
 import safetensors.torch
 import torch
 
-from ddu.runs import RunConfig, train_run
+from ddu.runs import RunSpec, train_run
 from ddu.training import RECIPES
 
 pytestmark = pytest.mark.slow
 
 COMMAND = ["train", "--model", "resffn4_32", "--data", "two_moons", "--recipe", "two_moons", "--set", "epochs=2"]
-CONFIG = RunConfig("resffn4_32", "two_moons", RECIPES["two_moons"].with_changes(epochs=2))
+SPEC = RunSpec("resffn4_32", "two_moons", RECIPES["two_moons"].with_changes(epochs=2))
 
 LIGHTNING = [sys.executable, "-m", "ddu", *COMMAND, "--devices", "2"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]
@@ -23,7 +23,7 @@ TORCHRUN += ["--rdzv-endpoint", "localhost:0", "-m", "ddu", *COMMAND]
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    run = train_run(CONFIG, tmp_path_factory.mktemp("alone") / "run")
+    run = train_run(SPEC, tmp_path_factory.mktemp("alone") / "run")
     assert run is not None
     return run.load_model().state_dict()
 
