@@ -14,10 +14,11 @@ _BLOCK = re.compile(r"(<!-- methods -->\n).*?(<!-- end -->)", flags=re.DOTALL)
 
 def methods_table() -> str:
     """The registered methods as a table in Markdown."""
-    lines = ["| name | score | kind of network | networks |", "|---|---|---|---|"]
-    for method in METHODS.values():
-        lines.append(f"| `{method.name}` | {method.summary} | `{method.network.name}` | {method.members} |")
-    return "\n".join(lines) + "\n"
+    head = "| name | score | kind of network | networks |\n|---|---|---|---|\n"
+    return head + "".join(
+        f"| `{method.name}` | {method.summary} | `{method.network.name}` | {method.members} |\n"
+        for method in METHODS.values()
+    )
 
 
 def with_table(page: str) -> str:

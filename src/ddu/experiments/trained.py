@@ -6,22 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ddu import data
 from ddu.data import ArrayDataset
 from ddu.detectors import BaseDetector, join_members
-from ddu.features import FeatureBatch, FeatureTap, LayersTap, LogitsTap, Tap, extract
+from ddu.features import FeatureBatch, ModelTap, SharedBatch, SharedTap, extract
 from ddu.models import Classifier
 from ddu.runs import Run
 
 Sets = Mapping[str, ArrayDataset]
 """Sets by name: train, validation and test, and every OoD set under its own name."""
-
-Place = tuple[tuple[str, str], ...]
-"""A layer whose features are extracted, as `FeatureTap.describe` has it."""
-
 
 class TrainedNetwork:
     """A trained network, and what it makes of each set.
@@ -38,8 +33,8 @@ class TrainedNetwork:
         self.sets = sets
         self.training_seconds = run.metrics["seconds"]
         self._run = run
-        self._expected: dict[Place, None] = {}
-        self._features: dict[str, dict[Place, list[Tensor]]] = {}
+        self._taps: list[ModelTap] = []
+        self._features: dict[str, list[SharedBatch]] = {}
         self._logits: dict[str, list[FeatureBatch]] = {}
         self._seconds: dict[str, float] = defaultdict(float)
 
@@ -50,60 +45,55 @@ class TrainedNetwork:
 
     def expect(self, detector: BaseDetector) -> None:
         """Notes the layers that a detector will ask for."""
-        self._expected |= dict.fromkeys(self._places(detector) or [])
+        tap = _shareable(detector)
+        if tap is not None and not self._shared.serves(tap):
+            self._taps.append(tap)
+            self._features.clear()
 
     def batches(self, name: str, detector: BaseDetector) -> Iterable[Any]:
         """A set as a detector wants it: features, logits and labels, or a loader if it has to see the inputs."""
-        places = self._places(detector)
-        if places is None:
+        tap = _shareable(detector)
+        if tap is None:
             return data.loader(self.sets[name])
-        if any(place not in self._features.get(name, {}) for place in places):
-            self._extract(name, dict.fromkeys([*self._expected, *places]))
-        features = [self._features[name][place] for place in places]
-        return [
-            batch._replace(features=torch.cat([layer[index] for layer in features], 1)) if features else batch
-            for index, batch in enumerate(self.logits(name))
-        ]
+        if not tap.taps:
+            return self.logits(name)
+        self.expect(detector)
+        if name not in self._features:
+            self._extract(name)
+        return [self._shared.batch_for(tap, batch) for batch in self._features[name]]
 
     def logits(self, name: str) -> list[FeatureBatch]:
         """The logits and labels of a set; the logits stand for the features."""
         if name not in self._logits:
-            self._extract(name, self._expected)
+            self._extract(name)
         return self._logits[name]
 
     def extraction_seconds(self, name: str, detector: BaseDetector | None = None) -> float:
         """How long the pass over a set took; none for a detector that has to see the inputs."""
-        return 0.0 if detector is not None and self._places(detector) is None else self._seconds[name]
+        return 0.0 if detector is not None and _shareable(detector) is None else self._seconds[name]
 
     def forget(self, name: str) -> None:
         """Lets go of the features of a set that no detector asks for any more."""
         self._features.pop(name, None)
 
-    def _places(self, detector: BaseDetector) -> list[Place] | None:
-        """The layers that a detector taps; None if it has to see the inputs."""
-        tap = detector.tap
-        if detector.needs_inputs:
-            return None
-        if isinstance(tap, LogitsTap):
-            return []
-        taps = tap.taps if isinstance(tap, LayersTap) else [tap] if isinstance(tap, FeatureTap) else None
-        if taps is None:
-            return None
-        if not all(one.is_located for one in taps):
-            tap(self.sets["test"].__getitems__([0])[0])
-        places = [one.describe() for one in taps]
-        return None if any(place["kind"] == "callable" for place in places) else [tuple(p.items()) for p in places]
+    @property
+    def _shared(self) -> SharedTap:
+        return SharedTap(self.model, self._taps)
 
-    def _extract(self, name: str, places: Iterable[Place]) -> None:
-        places = list(places)
-        tap: Tap = LayersTap(self.model, [dict(place) for place in places]) if places else LogitsTap(self.model)
+    def _extract(self, name: str) -> None:
         started = time.perf_counter()
-        batches = list(extract(tap, data.loader(self.sets[name])))
+        batches = list(extract(self._shared, data.loader(self.sets[name])))
         self._seconds[name] += time.perf_counter() - started
-        self._logits[name] = [batch._replace(features=batch.logits) for batch in batches]
-        widths = tap.widths if isinstance(tap, LayersTap) and tap.widths else []
-        columns = zip(*(batch.features.split(widths, 1) for batch in batches), strict=True) if places else []
-        self._features[name] = dict(zip(places, map(list, columns), strict=True))
+        self._features[name] = batches
+        self._logits[name] = [FeatureBatch(batch.logits, batch.logits, batch.labels) for batch in batches]
+
+
+def _shareable(detector: BaseDetector) -> ModelTap | None:
+    """The tap of a detector that can do with extracted features; None if it has to see the inputs."""
+    tap = detector.tap
+    if detector.needs_inputs or not isinstance(tap, ModelTap):
+        return None
+    return None if any(one.is_located and one.found.kind == "callable" for one in tap.taps) else tap
 
 
 class Members:

@@ -213,7 +213,6 @@ def _means(part: str, sums: Tensor) -> dict[str, float]:
     return means if math.isnan(correct) else means | {f"{part}_accuracy": correct / count}
 
 
-
 def _csv(rows: list[dict[str, float]]) -> str:
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
