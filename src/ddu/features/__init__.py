@@ -9,6 +9,7 @@ from ddu.features.taps import FeatureSource as FeatureSource
 from ddu.features.taps import FeatureTap as FeatureTap
 from ddu.features.taps import LayersTap as LayersTap
 from ddu.features.taps import LogitsTap as LogitsTap
+from ddu.features.taps import ModelTap as ModelTap
 from ddu.features.taps import SharedBatch as SharedBatch
 from ddu.features.taps import SharedTap as SharedTap
 from ddu.features.taps import Tap as Tap
@@ -19,6 +20,7 @@ __all__ = [
     "FeatureTap",
     "LayersTap",
     "LogitsTap",
+    "ModelTap",
     "Place",
     "SharedBatch",
     "SharedTap",
