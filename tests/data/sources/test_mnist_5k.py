@@ -50,6 +50,7 @@ def test_dirty_digits_are_the_clean_ones_and_then_the_mixtures():
         clean, mixed, both = (load(name, part) for name in SETS)
         np.testing.assert_array_equal(both.inputs, np.concatenate([clean.inputs, mixed.inputs]))
         np.testing.assert_array_equal(both.labels, np.concatenate([clean.labels, mixed.labels]))
+        assert both.groups is not None
         assert np.bincount(both.groups).tolist() == [BLOCK + MIXTURES_PER_BLOCK[part]] * (len(clean) // BLOCK)
         assert all(set(clean.labels[both.groups[: len(clean)] == group]) == set(range(10)) for group in range(5))
 
@@ -70,6 +71,7 @@ def test_no_split_trains_on_a_digit_that_is_in_a_mixture_that_it_holds_out(strat
 
 def test_test_mixtures_are_of_test_digits_and_their_labels_are_those_of_a_parent():
     everything, mixtures = load("mnist_5k", "test"), load("ambiguous_mnist_5k", "test")
+    assert mixtures.groups is not None
     for row in range(0, 1000, 20):
         digits = everything.subset(BLOCK * mixtures.groups[row] + np.arange(BLOCK))
         found = parents(mixtures.inputs[row], digits.inputs)
