@@ -10,11 +10,11 @@ import torch
 from torch.utils.data import TensorDataset
 
 import ddu
-from ddu import testing
 from ddu.density import ClassMoments
 from ddu.detectors import Softmax
 from ddu.errors import InputError
-from ddu.testing import check_density, check_detector
+from ddu.testing import check_density, check_detector, densities, detectors
+from ddu.testing.contract import blobs
 from ddu.types import Verdict
 
 
@@ -325,7 +325,7 @@ def test_a_broken_density_is_named(broken, promise):
 
 @pytest.mark.parametrize(
     ("contract", "checks"),
-    [(check_detector, testing._DETECTOR_CHECKS), (check_density, testing._DENSITY_CHECKS)],
+    [(check_detector, detectors._CHECKS), (check_density, densities._CHECKS)],
 )
 def test_the_docstring_lists_every_check_in_order(contract, checks):
     listed = [line.strip()[2:] for line in contract.__doc__.splitlines() if line.strip().startswith("- ")]
@@ -333,6 +333,6 @@ def test_the_docstring_lists_every_check_in_order(contract, checks):
 
 
 def test_the_classifier_of_the_contract_has_learned_something_but_not_everything():
-    x, y = testing._blobs(600, seed=0)
-    accuracy = (testing._classifier(x, y).eval()(x).argmax(1) == y).double().mean()
+    x, y = blobs(600, seed=0)
+    accuracy = (detectors.classifier(x, y).eval()(x).argmax(1) == y).double().mean()
     assert 0.7 < accuracy < 0.99

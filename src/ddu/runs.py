@@ -29,8 +29,8 @@ from ddu.evaluation import classification_metrics, false_alarm_metrics
 from ddu.features import FeatureBatch
 from ddu.files import holds_files, versions, write_bytes, write_json
 from ddu.layers import GaussianProcessHead, RBFHead
+from ddu.messages import check_name
 from ddu.models import Classifier, create_model, takes_images
-from ddu.names import check_name
 from ddu.training import Recipe, Training, check_writable, fit, is_main_process
 
 CONFIG, SPLITS, WEIGHTS, DETECTOR, METRICS = (

@@ -20,9 +20,11 @@ from ddu.errors import InputError, MissingExtraError, NotSupportedError
 from ddu.features import FeatureTap, extract
 from ddu.layers import RBFHead
 from ddu.metrics import auroc
-from ddu.testing import _blobs, _classifier, check_detector
+from ddu.testing import check_detector
+from ddu.testing.contract import blobs
+from ddu.testing.detectors import classifier
 
-TRAIN, NEW = _blobs(600, seed=0), _blobs(200, seed=1)
+TRAIN, NEW = blobs(600, seed=0), blobs(200, seed=1)
 FAR = NEW[0] + 20 * nn.functional.normalize(NEW[0])
 
 # What no model tells: feature layers, text embeddings, weights
@@ -32,7 +34,7 @@ ALONE = sorted({name for name in theirs.__all__ if inspect.isclass(getattr(their
 
 @pytest.fixture(scope="module")
 def model():
-    return _classifier(*TRAIN)
+    return classifier(*TRAIN)
 
 
 # Theirs as ours

@@ -15,7 +15,7 @@ from ddu.active._candidates import Candidates
 from ddu.detectors import DDU
 from ddu.errors import FewSamplesWarning, InputError, NotSupportedError
 from ddu.features import FeatureBatch
-from ddu.names import check_name
+from ddu.messages import check_name
 
 Score = Literal["epistemic", "aleatoric"]
 

@@ -22,8 +22,8 @@ from ddu.active._training import by_recipe
 from ddu.data import ArrayDataset
 from ddu.detectors import DDU, DUQ, SNGP, Ensemble, Softmax
 from ddu.errors import InputError
+from ddu.messages import check_name
 from ddu.models import create_model
-from ddu.names import check_name
 from ddu.runs import input_options
 from ddu.training import RECIPES, Recipe
 

@@ -29,7 +29,7 @@ from ddu.active import (
 from ddu.cli._layout import plain_table
 from ddu.evaluation import RowFile
 from ddu.files import write_bytes
-from ddu.names import check_name
+from ddu.messages import check_name
 from ddu.training import Recipe, check_writable, parse_changes
 
 

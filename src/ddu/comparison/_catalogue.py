@@ -24,7 +24,7 @@ from ddu.detectors import (
 )
 from ddu.errors import InputError, MissingExtraError
 from ddu.features import FeatureSource
-from ddu.names import check_name
+from ddu.messages import check_name
 
 
 @dataclass(frozen=True)

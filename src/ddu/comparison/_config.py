@@ -32,7 +32,7 @@ from ddu.comparison._ood import expand
 from ddu.detectors import BaseDetector
 from ddu.errors import InputError
 from ddu.extras import require
-from ddu.names import check_name
+from ddu.messages import check_name
 from ddu.runs import METHODS, RunConfig, find_method
 from ddu.training import Recipe, find_recipe, parse_changes
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ddu.errors import FeatureError, InputError, LabelError
-from ddu.names import check_entries
+from ddu.messages import check_entries
 
 Array = Tensor | np.ndarray
 ArrayT = TypeVar("ArrayT", Tensor, np.ndarray)

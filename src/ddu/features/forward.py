@@ -21,7 +21,7 @@ from torch.random import fork_rng
 from torch.utils.data import DataLoader, Dataset
 
 from ddu.errors import InputError
-from ddu.names import shown
+from ddu.messages import shown
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ddu.errors import InputError, LayerError, NotFittedError
 from ddu.features.forward import arguments, check_model, logits_in, observed, run, unwrapped
 from ddu.features.locate import Place, locate, submodule
-from ddu.names import shown
+from ddu.messages import shown
 
 FeatureSource: TypeAlias = str | nn.Module | Callable[..., Tensor] | Mapping[str, str] | None
 

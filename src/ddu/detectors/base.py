@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from ddu.artifacts import model_fingerprint, save_artifact
 from ddu.calibration import Calibration, ThresholdRule, calibrate
 from ddu.density import check_counts, check_device, check_labels
-from ddu.detectors._agreement import Agreement
+from ddu.detectors.agreement import Agreement
 from ddu.errors import ArtifactError, DDUWarning, InputError, LabelError, LayerError, NotFittedError
 from ddu.features import FeatureBatch, Tap, check_model, extract, unwrapped
 from ddu.features.forward import check_logits
 from ddu.features.loaders import are_given, check_loader, listed_labels
 from ddu.measures import entropy
-from ddu.names import check_entries
+from ddu.messages import check_entries
 from ddu.types import Prediction
 
 # Rows of features gathered before something is learned from them: long matrix products instead of many short ones

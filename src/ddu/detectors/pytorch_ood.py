@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
-from ddu.detectors._base import BaseDetector, Evidence, joined, labels_of
-from ddu.detectors._ddu import DDU
+from ddu.detectors.base import BaseDetector, Evidence, joined, labels_of
+from ddu.detectors.ddu import DDU
 from ddu.errors import InputError, NotFittedError, NotSupportedError
 from ddu.extras import require
 from ddu.features import FeatureBatch, FeatureSource, FeatureTap, LogitsTap, Tap, extract, unwrapped

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from ddu.detectors._base import BaseDetector, Evidence
+from ddu.detectors.base import BaseDetector, Evidence
 from ddu.features import FeatureBatch, LogitsTap
 from ddu.measures import energy
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ddu.artifacts import load_artifact
-from ddu.detectors._base import BaseDetector, Evidence
+from ddu.detectors.base import BaseDetector, Evidence
 from ddu.errors import ArtifactError, InputError
 from ddu.features import FeatureBatch, LogitsTap, unwrapped
 from ddu.features.forward import check_logits

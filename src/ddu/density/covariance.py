@@ -7,10 +7,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from ddu.density._moments import ClassMoments
-from ddu.density._scatter import FullScatter, NoScatter, PooledScatter, ScatterForm, SketchedScatter
-from ddu.density._scorers import DiagonalScorer, FullScorer, LowRankScorer, Scorer, SharedScorer
-from ddu.density._shrinkage import Blend, ScatterSummary
+from ddu.density.moments import ClassMoments, FullScatter, NoScatter, PooledScatter, ScatterForm, SketchedScatter
+from ddu.density.scorers import DiagonalScorer, FullScorer, LowRankScorer, Scorer, SharedScorer
+from ddu.density.shrinkage import Blend, ScatterSummary
 from ddu.errors import FeatureError
 
 Covariance = Literal["full", "shared", "diagonal", "low_rank"]

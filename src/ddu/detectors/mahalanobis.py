@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from ddu.density import GaussianDensity
-from ddu.detectors._base import BaseDetector, Evidence, labels_of
+from ddu.detectors.base import BaseDetector, Evidence, labels_of
 from ddu.errors import FeatureError, InputError
 from ddu.features import FeatureBatch, FeatureSource, LayersTap
-from ddu.names import check_name
+from ddu.messages import check_name
 
 
 class Mahalanobis(BaseDetector):

@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args
 
 from torch import nn
 
-from ddu.detectors._base import BaseDetector, Evidence
+from ddu.detectors.base import BaseDetector, Evidence
 from ddu.errors import InputError
 from ddu.features import FeatureBatch, LogitsTap
 from ddu.measures import entropy, unconfidence

@@ -10,8 +10,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from ddu.density._moments import ClassMoments
-from ddu.density._scatter import FullScatter, PooledScatter, SketchedScatter
+from ddu.density.moments import ClassMoments, FullScatter, PooledScatter, SketchedScatter
 
 
 class AffineMap(nn.Module):

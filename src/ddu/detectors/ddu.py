@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from ddu.density import GaussianDensity
-from ddu.detectors._base import BaseDetector, Evidence, labels_of
+from ddu.detectors.base import BaseDetector, Evidence, labels_of
 from ddu.errors import InputError
 from ddu.features import FeatureBatch, FeatureSource, FeatureTap
 

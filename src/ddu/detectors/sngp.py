@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ddu.density import check_state
-from ddu.detectors._base import BaseDetector, Evidence, find_layer
+from ddu.detectors.base import BaseDetector, Evidence, find_layer
 from ddu.errors import InputError
 from ddu.features import FeatureBatch, FeatureTap, unwrapped
 from ddu.layers import GaussianProcessHead, LaplacePosterior, mean_field_logits, monte_carlo_logits

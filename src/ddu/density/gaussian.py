@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ddu.density._checks import Array, ArrayT, check_counts, check_device, check_features, check_labels, check_state
-from ddu.density._covariance import (
+from ddu.density.covariance import (
     COVARIANCES,
     Covariance,
     dense_covariances,
@@ -19,11 +19,10 @@ from ddu.density._covariance import (
     scatter_form,
     summarise,
 )
-from ddu.density._moments import ClassMoments, split_by_class
-from ddu.density._preprocessing import fit_affine_map
-from ddu.density._scatter import SketchedScatter
-from ddu.density._scorers import Scorer
-from ddu.density._shrinkage import Blend, Shrinkage, blend
+from ddu.density.moments import ClassMoments, SketchedScatter, split_by_class
+from ddu.density.scorers import Scorer
+from ddu.density.shrinkage import Blend, Shrinkage, blend
+from ddu.density.transforms import fit_affine_map
 from ddu.errors import (
     FeatureError,
     FewSamplesWarning,
@@ -32,7 +31,7 @@ from ddu.errors import (
     NotFittedError,
     NotSupportedError,
 )
-from ddu.names import check_entries
+from ddu.messages import check_entries
 
 # Tensors are scored as tensors, arrays as arrays
 

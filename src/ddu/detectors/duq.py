@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from ddu.detectors._base import BaseDetector, Evidence, find_layer
+from ddu.detectors.base import BaseDetector, Evidence, find_layer
 from ddu.features import FeatureBatch, FeatureTap
 from ddu.layers import RBFHead
 
