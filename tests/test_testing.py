@@ -210,7 +210,7 @@ class SavesAfterAll(ddu.DDU):
     [
         (ActsUnfitted, "before fit, predict raises NotFittedError, unless there is nothing to learn. It predicted."),
         (ReturnsAnother, "fit and calibrate return the detector. fit returns something else."),
-        (TakesSamples, "a data set in the place of a loader, and name the DataLoader that they need. fit took it."),
+        (TakesSamples, "a data set in place of a loader, and name the DataLoader that they need. fit took it."),
         (RefusesSamplesCurtly, "and name the DataLoader that they need. calibrate says: No."),
         (ScalesInputsInPlace, "inputs and labels are left as they were. After predict this is different: inputs."),
         (LeavesEvaluationMode, "gradients and hooks are left as they were. After predict this is different: mode of 0"),
@@ -223,7 +223,7 @@ class SavesAfterAll(ddu.DDU):
         (FlippedSign, "epistemic is -log_density where there is a density. The first are"),
         (Jitters, "predicting twice gives the same. epistemic is different the second time."),
         (RanksWithinTheBatch, "neither the order of a batch nor its size changes a prediction. epistemic in batches"),
-        (TensorsOnly, "numpy arrays are as good as tensors. AttributeError: 'numpy.ndarray' object has no"),
+        (TensorsOnly, "numpy arrays give the same as tensors. AttributeError: 'numpy.ndarray' object has no"),
         (SkipsTheFirstBatch, "fitting in other batches gives the same. epistemic after a fit in other batches"),
         (NeverForgetsSamples, "fitting again forgets the earlier fit and its calibration. epistemic of a second fit"),
         (NeverForgetsCalibration, "calibration. There are verdicts from the calibration of the earlier fit."),

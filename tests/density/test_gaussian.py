@@ -652,7 +652,7 @@ REFUSALS = {
         Z,
         Y[:5],
         LabelError,
-        "There are 6 rows of features but 5 labels: give one label a row.",
+        "There are 6 rows of features but 5 labels: give one label per row.",
     ),
 }
 

@@ -57,7 +57,7 @@ def check_labels(y: Array, *, samples: int, num_classes: int | None = None) -> T
             "y.flatten() on a column."
         )
     if len(tensor) != samples:
-        raise LabelError(f"There are {samples} rows of features but {len(tensor)} labels: give one label a row.")
+        raise LabelError(f"There are {samples} rows of features but {len(tensor)} labels: give one label per row.")
     tensor = tensor.long()
     if len(tensor) and int(tensor.min()) < 0:
         raise LabelError(

@@ -112,7 +112,7 @@ def _low_rank(moments: ClassMoments, blend: Blend, rank: int) -> tuple[Tensor, T
     # Where the principal directions explain everything, the difference is rounding
     rest = torch.where(rest > 1e-12 * total, rest, 0.0) / (moments.dim - found.sum(1)).clamp(min=1)
     if variances.shape[1] == moments.dim:
-        rest = total / moments.dim  # of no direction: any scale will do
+        rest = total / moments.dim  # no direction is left, so its scale does not matter
     # Where a class has fewer directions than `rank`, the missing ones are zero vectors that belong to the rest
     variances = torch.where(found, variances, rest[:, None])
     return directions, variances + blend.ridge[:, None], rest + blend.ridge

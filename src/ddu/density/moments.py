@@ -102,7 +102,7 @@ class SketchedScatter:
 
 
 class ClassMoments:
-    """The sufficient statistics of one Gaussian a class.
+    """The sufficient statistics of one Gaussian per class.
 
     Everything is centred, and combined by the pairwise formula of Chan, Golub and LeVeque (1979): with counts n, m and
     δ the difference of the means,

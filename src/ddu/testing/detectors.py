@@ -38,7 +38,7 @@ def check_detector(
 
     - before fit, predict raises NotFittedError, unless there is nothing to learn
     - fit and calibrate return the detector
-    - fit and calibrate refuse a data set in the place of a loader, and name the DataLoader that they need
+    - fit and calibrate refuse a data set in place of a loader, and name the DataLoader that they need
     - inputs and labels are left as they were
     - the model's modes, parameters, buffers, gradients and hooks are left as they were
     - the global random state is left as it was
@@ -47,7 +47,7 @@ def check_detector(
     - epistemic is -log_density where there is a density
     - predicting twice gives the same
     - neither the order of a batch nor its size changes a prediction
-    - numpy arrays are as good as tensors
+    - numpy arrays give the same as tensors
     - fitting in other batches gives the same
     - fitting again forgets the earlier fit and its calibration
     - inputs far from the training data have a larger epistemic score
@@ -220,7 +220,7 @@ def _fit_returns_self(case: _Case) -> None:
 
 
 def _data_set_is_refused(case: _Case) -> None:
-    """fit and calibrate refuse a data set in the place of a loader, and name the DataLoader that they need."""
+    """fit and calibrate refuse a data set in place of a loader, and name the DataLoader that they need."""
     detector = case.fitted()
     for name in ("fit", "calibrate"):
         try:
@@ -314,7 +314,7 @@ def _batches_do_not_matter(case: _Case) -> None:
 
 
 def _numpy_works(case: _Case) -> None:
-    """numpy arrays are as good as tensors."""
+    """numpy arrays give the same as tensors."""
     arrays: Any = [(x.numpy(), y.numpy()) for x, y in case.train]
     detector = case.make(case.model).fit(arrays)
     _agree(detector.predict(case.fresh.numpy()), case.fitted().predict(case.fresh), "from arrays and from tensors")
