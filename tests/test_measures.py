@@ -15,8 +15,8 @@ from ddu.measures import (
     expected_entropy,
     log_mean_softmax,
     mutual_information,
+    one_minus_confidence,
     predictive_entropy,
-    unconfidence,
 )
 
 MEMBERS = arrays(
@@ -31,7 +31,7 @@ def test_measures_equal_scipys(logits: np.ndarray) -> None:
     tensor = torch.from_numpy(logits)
     probs = softmax(logits, axis=1)
     np.testing.assert_allclose(entropy(tensor), scipy_entropy(probs, axis=1), rtol=1e-7, atol=1e-12)
-    np.testing.assert_allclose(unconfidence(tensor), 1 - probs.max(1), rtol=1e-7, atol=1e-12)
+    np.testing.assert_allclose(one_minus_confidence(tensor), 1 - probs.max(1), rtol=1e-7, atol=1e-12)
     np.testing.assert_allclose(energy(tensor), -logsumexp(logits, axis=1), rtol=1e-9, atol=1e-12)
 
 
@@ -40,14 +40,16 @@ def test_measures_equal_scipys(logits: np.ndarray) -> None:
 def test_a_shift_of_all_logits_moves_the_energy_alone(logits: np.ndarray, shift: float) -> None:
     tensor = torch.from_numpy(logits)
     torch.testing.assert_close(entropy(tensor + shift), entropy(tensor), rtol=1e-7, atol=1e-11)
-    torch.testing.assert_close(unconfidence(tensor + shift), unconfidence(tensor), rtol=1e-7, atol=1e-11)
+    torch.testing.assert_close(
+        one_minus_confidence(tensor + shift), one_minus_confidence(tensor), rtol=1e-7, atol=1e-11
+    )
     torch.testing.assert_close(energy(tensor + shift), energy(tensor) - shift, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e4, 1e30])
 def test_measures_of_extreme_logits_are_finite(scale: float) -> None:
     logits = scale * torch.tensor([[1.0, -1.0, 0.5], [-1.0, -1.0, -1.0]])
-    for measure in (entropy, unconfidence, energy):
+    for measure in (entropy, one_minus_confidence, energy):
         assert torch.isfinite(measure(logits)).all()
     assert entropy(logits)[1] == pytest.approx(np.log(3))
     assert entropy(logits)[0] <= entropy(logits)[1]
@@ -60,7 +62,7 @@ def test_impossible_classes_add_no_entropy() -> None:
 
 def test_measures_reduce_the_last_dimension() -> None:
     logits = torch.zeros(2, 3, 5)
-    for measure in (entropy, unconfidence, energy):
+    for measure in (entropy, one_minus_confidence, energy):
         assert measure(logits).shape == (2, 3)
 
 

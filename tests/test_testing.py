@@ -10,11 +10,11 @@ import torch
 from torch.utils.data import TensorDataset
 
 import ddu
-from ddu import testing
 from ddu.density import ClassMoments
 from ddu.detectors import Softmax
 from ddu.errors import InputError
-from ddu.testing import check_density, check_detector
+from ddu.testing import check_density, check_detector, densities, detectors
+from ddu.testing.contract import blobs
 from ddu.types import Verdict
 
 
@@ -210,7 +210,7 @@ class SavesAfterAll(ddu.DDU):
     [
         (ActsUnfitted, "before fit, predict raises NotFittedError, unless there is nothing to learn. It predicted."),
         (ReturnsAnother, "fit and calibrate return the detector. fit returns something else."),
-        (TakesSamples, "a data set in the place of a loader, and name the DataLoader that they need. fit took it."),
+        (TakesSamples, "a data set in place of a loader, and name the DataLoader that they need. fit took it."),
         (RefusesSamplesCurtly, "and name the DataLoader that they need. calibrate says: No."),
         (ScalesInputsInPlace, "inputs and labels are left as they were. After predict this is different: inputs."),
         (LeavesEvaluationMode, "gradients and hooks are left as they were. After predict this is different: mode of 0"),
@@ -223,7 +223,7 @@ class SavesAfterAll(ddu.DDU):
         (FlippedSign, "epistemic is -log_density where there is a density. The first are"),
         (Jitters, "predicting twice gives the same. epistemic is different the second time."),
         (RanksWithinTheBatch, "neither the order of a batch nor its size changes a prediction. epistemic in batches"),
-        (TensorsOnly, "numpy arrays are as good as tensors. AttributeError: 'numpy.ndarray' object has no"),
+        (TensorsOnly, "numpy arrays give the same as tensors. AttributeError: 'numpy.ndarray' object has no"),
         (SkipsTheFirstBatch, "fitting in other batches gives the same. epistemic after a fit in other batches"),
         (NeverForgetsSamples, "fitting again forgets the earlier fit and its calibration. epistemic of a second fit"),
         (NeverForgetsCalibration, "calibration. There are verdicts from the calibration of the earlier fit."),
@@ -325,7 +325,7 @@ def test_a_broken_density_is_named(broken, promise):
 
 @pytest.mark.parametrize(
     ("contract", "checks"),
-    [(check_detector, testing._DETECTOR_CHECKS), (check_density, testing._DENSITY_CHECKS)],
+    [(check_detector, detectors._CHECKS), (check_density, densities._CHECKS)],
 )
 def test_the_docstring_lists_every_check_in_order(contract, checks):
     listed = [line.strip()[2:] for line in contract.__doc__.splitlines() if line.strip().startswith("- ")]
@@ -333,6 +333,6 @@ def test_the_docstring_lists_every_check_in_order(contract, checks):
 
 
 def test_the_classifier_of_the_contract_has_learned_something_but_not_everything():
-    x, y = testing._blobs(600, seed=0)
-    accuracy = (testing._classifier(x, y).eval()(x).argmax(1) == y).double().mean()
+    x, y = blobs(600, seed=0)
+    accuracy = (detectors.classifier(x, y).eval()(x).argmax(1) == y).double().mean()
     assert 0.7 < accuracy < 0.99

@@ -19,7 +19,7 @@ from ddu._version import __version__
 from ddu.errors import ArtifactError, InputError
 from ddu.features import unwrapped
 from ddu.files import write_bytes
-from ddu.names import check_entries
+from ddu.messages import check_entries
 from ddu.provenance import versions
 
 FORMAT = "ddu-detector"

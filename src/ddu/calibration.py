@@ -75,7 +75,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
 
 def conformal_threshold(log_density: Tensor, false_alarm_rate: float) -> float:
-    """The threshold below which a new in-distribution input falls with at most the probability asked for.
+    """The threshold below which a new in-distribution input falls with at most the given probability.
 
     Of n held-out log-densities it is the k-th smallest with k = ⌊rate (n + 1)⌋: an exchangeable new one is smaller than
     that with probability at most k / (n + 1) ≤ rate, whatever the distribution.
@@ -140,7 +140,7 @@ def entropy_threshold(entropy: Tensor, correct: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What held-out data settled.
+    """Temperature and thresholds, set on held-out data.
 
     Attributes:
         temperature: Divides the logits.

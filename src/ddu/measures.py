@@ -19,10 +19,10 @@ def entropy(logits: Tensor) -> Tensor:
     return torch.special.entr(log_probs.exp()).sum(-1)
 
 
-def unconfidence(logits: Tensor) -> Tensor:
+def one_minus_confidence(logits: Tensor) -> Tensor:
     """One minus the largest softmax probability.
 
-    >>> unconfidence(torch.zeros(4))
+    >>> one_minus_confidence(torch.zeros(4))
     tensor(0.7500)
     """
     return 1 - torch.softmax(logits, dim=-1).amax(-1)

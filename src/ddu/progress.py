@@ -1,4 +1,4 @@
-"""Progress bars for anything that takes longer than a breath."""
+"""Progress bars for long loops."""
 
 from collections.abc import Iterable
 from operator import length_hint
@@ -24,5 +24,5 @@ def track(items: Iterable[T], description: str, *, show: bool | None = None) -> 
     except ModuleNotFoundError:
         return items
     total = length_hint(items) or None
-    # disable=None: tqdm's own word for "only on a terminal"
+    # disable=None: tqdm draws only on a terminal
     return tqdm(items, desc=description, total=total, delay=0 if show else 2, disable=None if show is None else False)

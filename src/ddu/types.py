@@ -76,7 +76,7 @@ class Prediction:
         return self.class_names[label] if self.class_names else str(label)
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """A frame with one row an input: label, confidence, both uncertainties, verdict and every probability."""
+        """A frame with one row per input: label, confidence, both uncertainties, verdict and every probability."""
         pandas = require("pandas", extra="pandas", purpose="Prediction.to_pandas")
         batch = self[None] if self.label.ndim == 0 else self
         columns = dict(_columns(batch))

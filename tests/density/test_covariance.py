@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from ddu.density import GaussianDensity
-from ddu.density._covariance import principal_directions
-from ddu.density._scatter import FullScatter, SketchedScatter
+from ddu.density.covariance import principal_directions
+from ddu.density.moments import FullScatter, SketchedScatter
 
 Blobs = Callable[..., tuple[Tensor, Tensor]]
 

@@ -304,7 +304,7 @@ def test_chunks_change_no_result(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) 
     z, y = blobs()
     whole = GaussianDensity().fit(z, y)
     expected = whole.log_density(z)
-    monkeypatch.setattr("ddu.density._gaussian._CHUNK", 7)
+    monkeypatch.setattr("ddu.density.gaussian._CHUNK", 7)
     chunked = GaussianDensity().fit(z, y)
     close(chunked.log_density(z), expected)
     close(chunked.downdate(z[:20], y[:20]).log_density(z), GaussianDensity().fit(z[20:], y[20:]).log_density(z))
@@ -652,7 +652,7 @@ REFUSALS = {
         Z,
         Y[:5],
         LabelError,
-        "There are 6 rows of features but 5 labels: give one label a row.",
+        "There are 6 rows of features but 5 labels: give one label per row.",
     ),
 }
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from ddu.density import ClassMoments
-from ddu.density._scatter import FullScatter, NoScatter, PooledScatter, ScatterForm, SketchedScatter
+from ddu.density.moments import FullScatter, NoScatter, PooledScatter, ScatterForm, SketchedScatter
 
 DIM, CLASSES = 5, 3
 FORMS = {

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ddu.density import GaussianDensity
-from ddu.density._scorers import DiagonalScorer, FullScorer, LowRankScorer, Scorer, SharedScorer
+from ddu.density.scorers import DiagonalScorer, FullScorer, LowRankScorer, Scorer, SharedScorer
 
 Blobs = Callable[..., tuple[Tensor, Tensor]]
 # The stubs take a covariance for an integer

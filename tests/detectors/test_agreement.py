@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from ddu.detectors._agreement import Agreement, _beyond_chance
+from ddu.detectors.agreement import Agreement, _beyond_chance
 from ddu.errors import LabelWarning
 
 

@@ -7,12 +7,13 @@ from torch import nn
 
 from ddu.detectors import DUQ
 from ddu.errors import LayerError
-from ddu.testing import _blobs, check_detector
+from ddu.testing import check_detector
+from ddu.testing.contract import blobs
 from ddu.training.objectives import DUQObjective
 
 from .training import make, trained
 
-NEW = _blobs(200, seed=1)[0]
+NEW = blobs(200, seed=1)[0]
 
 
 def train(x, y):
@@ -23,7 +24,7 @@ def train(x, y):
 
 @pytest.fixture(scope="module")
 def model():
-    return train(*_blobs(600, seed=0))
+    return train(*blobs(600, seed=0))
 
 
 def test_it_keeps_to_the_contract():

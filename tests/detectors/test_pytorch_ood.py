@@ -20,19 +20,21 @@ from ddu.errors import InputError, MissingExtraError, NotSupportedError
 from ddu.features import FeatureTap, extract
 from ddu.layers import RBFHead
 from ddu.metrics import auroc
-from ddu.testing import _blobs, _classifier, check_detector
+from ddu.testing import check_detector
+from ddu.testing.contract import blobs
+from ddu.testing.detectors import classifier
 
-TRAIN, NEW = _blobs(600, seed=0), _blobs(200, seed=1)
+TRAIN, NEW = blobs(600, seed=0), blobs(200, seed=1)
 FAR = NEW[0] + 20 * nn.functional.normalize(NEW[0])
 
-# What no model tells: feature layers, text embeddings, weights
+# What cannot be inferred from the model: feature layers, text embeddings, weights
 NEED_MORE = {"Gram", "MahalanobisODIN", "MCM", "MultiMahalanobis", "NACUE", "RankFeat", "WeightedEBO"}
 ALONE = sorted({name for name in theirs.__all__ if inspect.isclass(getattr(theirs, name))} - NEED_MORE)
 
 
 @pytest.fixture(scope="module")
 def model():
-    return _classifier(*TRAIN)
+    return classifier(*TRAIN)
 
 
 # Theirs as ours
@@ -113,8 +115,17 @@ def test_a_typo_is_answered_with_the_closest_names(model):
     ("name", "options", "message"),
     [
         ("GMM", {"k": 3}, "GMM has no option 'k'; it takes encoder, reg."),
-        ("WeightedEBO", {}, "WeightedEBO needs weights, which no model tells: pass it as an option."),
-        ("Gram", {}, "Gram needs head, feature_layers, num_classes, which no model tells: pass it as an option."),
+        (
+            "WeightedEBO",
+            {},
+            "WeightedEBO needs weights, which cannot be inferred from the model: pass it as an option.",
+        ),
+        (
+            "Gram",
+            {},
+            "Gram needs head, feature_layers, num_classes, which cannot be inferred from the model: pass it as an "
+            "option.",
+        ),
         ("ODIN", {"features": "0"}, "ODIN runs the model itself, and has no use for features=."),
     ],
 )
@@ -157,7 +168,7 @@ def test_saving_is_refused_in_words(model, tmp_path):
     with pytest.raises(NotSupportedError) as caught:
         from_pytorch_ood("KNN", model).fit([TRAIN]).save(tmp_path)
     assert str(caught.value) == (
-        "A KNN of pytorch-ood cannot be saved, since it does not lay open what it learned: fit it again where you need "
+        "A KNN of pytorch-ood cannot be saved, since it does not expose what it learned: fit it again where you need "
         "it."
     )
 

@@ -12,11 +12,12 @@ from ddu.detectors import SNGP
 from ddu.errors import InputError, LayerError
 from ddu.layers import GaussianProcessHead, mean_field_logits
 from ddu.measures import entropy
-from ddu.testing import _blobs, check_detector
+from ddu.testing import check_detector
+from ddu.testing.contract import blobs
 
 from .training import make, trained
 
-NEW = _blobs(200, seed=1)[0]
+NEW = blobs(200, seed=1)[0]
 
 
 def train(x, y):
@@ -27,7 +28,7 @@ def train(x, y):
 
 @pytest.fixture(scope="module")
 def model():
-    return train(*_blobs(600, seed=0))
+    return train(*blobs(600, seed=0))
 
 
 @pytest.mark.parametrize("method", ["monte_carlo", "mean_field"])
@@ -37,7 +38,7 @@ def test_it_keeps_to_the_contract(method):
 
 @pytest.mark.parametrize("ridge", [0.1, 1.0])
 def test_the_variance_is_that_of_bayesian_regression_on_the_heads_features(model, ridge):
-    x, y = _blobs(600, seed=0)
+    x, y = blobs(600, seed=0)
     detector = SNGP(model, ridge=ridge).fit([(x[:100], y[:100]), (x[100:], y[100:])])
     with torch.no_grad():
         phi, new = (model.head.features(model.forward_features(part)).double().numpy() for part in (x, NEW))
@@ -46,7 +47,7 @@ def test_the_variance_is_that_of_bayesian_regression_on_the_heads_features(model
 
 
 def test_the_score_is_the_entropy_of_the_mean_softmax_over_draws(model):
-    detector = SNGP(model, samples=7, seed=3).fit([_blobs(600, seed=0)])
+    detector = SNGP(model, samples=7, seed=3).fit([blobs(600, seed=0)])
     noise = torch.randn(7, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     with torch.no_grad():
         mean = torch.stack(
@@ -61,33 +62,33 @@ def test_the_score_is_the_entropy_of_the_mean_softmax_over_draws(model):
 
 
 def test_the_mean_field_scales_the_logits_down(model):
-    detector = SNGP(model, method="mean_field", factor=2.0).fit([_blobs(600, seed=0)])
+    detector = SNGP(model, method="mean_field", factor=2.0).fit([blobs(600, seed=0)])
     with torch.no_grad():
         logits = mean_field_logits(model(NEW), detector.variance(NEW), 2.0)
     np.testing.assert_allclose(detector.predict(NEW).epistemic, entropy(logits), rtol=1e-4)
 
 
 def test_more_draws_say_the_same_more_exactly(model):
-    few, more, most = (SNGP(model, samples=n).fit([_blobs(600, seed=0)]).predict(NEW) for n in (10, 1000, 20_000))
+    few, more, most = (SNGP(model, samples=n).fit([blobs(600, seed=0)]).predict(NEW) for n in (10, 1000, 20_000))
     assert (more.epistemic - most.epistemic).abs().max() < 0.3 * (few.epistemic - most.epistemic).abs().max()
 
 
 def test_more_data_leaves_less_open(model):
-    x, y = _blobs(600, seed=0)
+    x, y = blobs(600, seed=0)
     some, all_of_it = (SNGP(model).fit([(x[:n], y[:n])]).variance(NEW) for n in (100, 600))
     assert (all_of_it < some).all()
     assert float(SNGP(model).fit([(x, y)]).variance(100 * NEW).mean()) > 10 * float(all_of_it.mean())
 
 
 def test_it_is_loaded_with_its_options(model, tmp_path):
-    SNGP(model, method="mean_field", samples=5, seed=9, factor=1.5, ridge=0.5).fit([_blobs(600, seed=0)]).save(tmp_path)
+    SNGP(model, method="mean_field", samples=5, seed=9, factor=1.5, ridge=0.5).fit([blobs(600, seed=0)]).save(tmp_path)
     loaded = ddu.load(tmp_path, model)
     assert isinstance(loaded, SNGP)
     assert loaded._options() == {"method": "mean_field", "samples": 5, "seed": 9, "factor": 1.5, "ridge": 0.5}
 
 
 def test_a_head_on_its_own_is_a_network_too():
-    x, model = _blobs(300, seed=0)[0], GaussianProcessHead(4, 3, num_features=64, length_scale=3.0)
+    x, model = blobs(300, seed=0)[0], GaussianProcessHead(4, 3, num_features=64, length_scale=3.0)
     prediction = SNGP(model).fit([(x, model(x).argmax(1))]).predict(x)
     assert (prediction.epistemic <= math.log(3) * (1 + 1e-6)).all()
 

@@ -17,7 +17,7 @@ from ddu.active.candidates import Candidates
 from ddu.detectors import DDU, PLAIN, BaseDetector, Method, find_method, list_methods
 from ddu.errors import FewSamplesWarning, InputError, NotSupportedError
 from ddu.features import FeatureBatch
-from ddu.names import check_name
+from ddu.messages import check_name
 from ddu.training import RECIPES
 
 Score = Literal["epistemic", "aleatoric"]

@@ -16,7 +16,7 @@ from rich.table import Table
 from ddu.active import list_acquisition_functions
 from ddu.experiments.active_protocols import PROTOCOLS, find_protocol
 from ddu.experiments.learning_curves import LearningCurves
-from ddu.names import check_name
+from ddu.messages import check_name
 from ddu.provenance import command
 from ddu.results import Row
 from ddu.training import Recipe, parse_changes

@@ -5,8 +5,8 @@ from ddu.density._checks import check_device as check_device
 from ddu.density._checks import check_features as check_features
 from ddu.density._checks import check_labels as check_labels
 from ddu.density._checks import check_state as check_state
-from ddu.density._gaussian import GaussianDensity as GaussianDensity
-from ddu.density._moments import ClassMoments as ClassMoments
+from ddu.density.gaussian import GaussianDensity as GaussianDensity
+from ddu.density.moments import ClassMoments as ClassMoments
 
 __all__ = [
     "ClassMoments",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ddu.errors import FeatureError, InputError, LabelError
-from ddu.names import check_entries
+from ddu.messages import check_entries
 
 Array = Tensor | np.ndarray
 ArrayT = TypeVar("ArrayT", Tensor, np.ndarray)
@@ -57,7 +57,7 @@ def check_labels(y: Array, *, samples: int, num_classes: int | None = None) -> T
             "y.flatten() on a column."
         )
     if len(tensor) != samples:
-        raise LabelError(f"There are {samples} rows of features but {len(tensor)} labels: give one label a row.")
+        raise LabelError(f"There are {samples} rows of features but {len(tensor)} labels: give one label per row.")
     tensor = tensor.long()
     if len(tensor) and int(tensor.min()) < 0:
         raise LabelError(

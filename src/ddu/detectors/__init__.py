@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from torch import nn
 
 from ddu.artifacts import load_artifact
-from ddu.detectors._base import BaseDetector as BaseDetector
-from ddu.detectors._base import Evidence as Evidence
-from ddu.detectors._ddu import DDU as DDU
-from ddu.detectors._duq import DUQ as DUQ
-from ddu.detectors._energy import Energy as Energy
-from ddu.detectors._ensemble import Ensemble as Ensemble
-from ddu.detectors._ensemble import as_members
-from ddu.detectors._ensemble import join_members as join_members
-from ddu.detectors._ensemble import load_members as load_members
-from ddu.detectors._mahalanobis import Mahalanobis as Mahalanobis
-from ddu.detectors._pytorch_ood import as_pytorch_ood as as_pytorch_ood
-from ddu.detectors._pytorch_ood import from_pytorch_ood as from_pytorch_ood
-from ddu.detectors._pytorch_ood import list_pytorch_ood as list_pytorch_ood
-from ddu.detectors._sngp import SNGP as SNGP
-from ddu.detectors._softmax import Softmax as Softmax
+from ddu.detectors.base import BaseDetector as BaseDetector
+from ddu.detectors.base import Evidence as Evidence
+from ddu.detectors.ddu import DDU as DDU
+from ddu.detectors.duq import DUQ as DUQ
+from ddu.detectors.energy import Energy as Energy
+from ddu.detectors.ensemble import Ensemble as Ensemble
+from ddu.detectors.ensemble import as_members
+from ddu.detectors.ensemble import join_members as join_members
+from ddu.detectors.ensemble import load_members as load_members
+from ddu.detectors.mahalanobis import Mahalanobis as Mahalanobis
+from ddu.detectors.pytorch_ood import as_pytorch_ood as as_pytorch_ood
+from ddu.detectors.pytorch_ood import from_pytorch_ood as from_pytorch_ood
+from ddu.detectors.pytorch_ood import list_pytorch_ood as list_pytorch_ood
+from ddu.detectors.sngp import SNGP as SNGP
+from ddu.detectors.softmax import Softmax as Softmax
 from ddu.detectors.registry import METHODS as METHODS
 from ddu.detectors.registry import PLAIN as PLAIN
 from ddu.detectors.registry import SMOOTH as SMOOTH

@@ -18,17 +18,17 @@ from typing import Any
 
 from torch import nn
 
-from ddu.detectors._base import BaseDetector
-from ddu.detectors._ddu import DDU
-from ddu.detectors._duq import DUQ
-from ddu.detectors._energy import Energy
-from ddu.detectors._ensemble import Ensemble
-from ddu.detectors._mahalanobis import Mahalanobis
-from ddu.detectors._pytorch_ood import from_pytorch_ood, list_pytorch_ood
-from ddu.detectors._sngp import SNGP
-from ddu.detectors._softmax import Softmax
+from ddu.detectors.base import BaseDetector
+from ddu.detectors.ddu import DDU
+from ddu.detectors.duq import DUQ
+from ddu.detectors.energy import Energy
+from ddu.detectors.ensemble import Ensemble
+from ddu.detectors.mahalanobis import Mahalanobis
+from ddu.detectors.pytorch_ood import from_pytorch_ood, list_pytorch_ood
+from ddu.detectors.sngp import SNGP
+from ddu.detectors.softmax import Softmax
 from ddu.errors import DDUWarning, InputError, MissingExtraError
-from ddu.names import check_name
+from ddu.messages import check_name
 
 _PLUGINS = "ddu.methods"
 

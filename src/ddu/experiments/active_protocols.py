@@ -18,7 +18,7 @@ import torch
 from ddu import data
 from ddu.data import ArrayDataset
 from ddu.errors import InputError
-from ddu.names import check_name
+from ddu.messages import check_name
 from ddu.provenance import fingerprint
 from ddu.training import RECIPES, Recipe
 

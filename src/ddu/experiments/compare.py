@@ -30,7 +30,7 @@ from ddu.experiments.ood_sets import load_ood
 from ddu.experiments.trained import Members, Sets, TrainedNetwork
 from ddu.experiments.training_pool import Job, train_networks
 from ddu.files import write_json
-from ddu.names import check_name
+from ddu.messages import check_name
 from ddu.results import Row, RowFile, latest
 from ddu.resume import one_at_a_time, read_settings, refuse_changes
 from ddu.runs import RunSpec, data_digest, load_run

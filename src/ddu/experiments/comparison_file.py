@@ -28,7 +28,7 @@ from ddu.errors import InputError
 from ddu.experiments.compare import Comparison, Contender, NetworkSetup
 from ddu.experiments.ood_sets import expand
 from ddu.extras import require
-from ddu.names import check_name
+from ddu.messages import check_name
 from ddu.training import Recipe, find_recipe, parse_changes
 
 

@@ -1,4 +1,4 @@
-"""Features of any classifier: run it on what people give, find the layer, tap it, over a whole loader."""
+"""Features of any classifier: run the model, find the layer, tap it, for one batch or a whole loader."""
 
 from ddu.features.forward import check_model as check_model
 from ddu.features.forward import unwrapped as unwrapped

@@ -21,7 +21,7 @@ from torch.random import fork_rng
 from torch.utils.data import DataLoader, Dataset
 
 from ddu.errors import InputError
-from ddu.names import shown
+from ddu.messages import shown
 
 T = TypeVar("T")
 
@@ -149,7 +149,7 @@ def logits_in(output: Any) -> Tensor:
 
 
 def check_logits(logits: Tensor) -> None:
-    """Refuses probabilities in the place of logits: rows of numbers that are not negative and sum to 1.
+    """Refuses probabilities in place of logits: rows of numbers that are not negative and sum to 1.
 
     A few rows of logits may look like that by accident, in particular those of zeros and ones.
     """

@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, S
 
 from ddu.errors import InputError, LabelError
 from ddu.features.taps import FeatureBatch, SharedBatch
-from ddu.names import shown
+from ddu.messages import shown
 from ddu.progress import track
 
 Batch = TypeVar("Batch", FeatureBatch, SharedBatch)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ddu.errors import InputError, LayerError, NotFittedError
 from ddu.features.forward import arguments, check_model, logits_in, observed, run, unwrapped
 from ddu.features.locate import Place, locate, submodule
-from ddu.names import shown
+from ddu.messages import shown
 
 FeatureSource: TypeAlias = str | nn.Module | Callable[..., Tensor] | Mapping[str, str] | None
 
@@ -165,7 +165,7 @@ class FeatureTap(ModelTap):
 
     @property
     def asked(self) -> Place | str | nn.Module | None:
-        """Where the features are, as found by a forward pass or, where none has run, as asked for."""
+        """The place that a forward pass found or, before the first, the layer that `features` names."""
         if self._place is None and isinstance(self.features, nn.Module):
             names = [name for name, module in unwrapped(self.model).named_modules() if module is self.features]
             return names[0] if names else self.features
@@ -306,7 +306,7 @@ class SharedTap:
         return tap.batch_of(batch)
 
     def _source(self, tap: FeatureTap) -> FeatureTap | None:
-        """The tap here that reads the place of another: as it was asked for, or as it was found."""
+        """The tap here that reads the same place as another, by the layer named or by the place found."""
         found = {one.asked: one for one in self._taps.values()}
         return self._taps.get(tap.asked) or found.get(tap.asked)
 

@@ -9,22 +9,22 @@ Pure functions of tensors, worked out in float64 and returned as plain floats:
 - aggregation: several seeds as one figure, `mean_and_standard_error`
 """
 
-from ddu.metrics._aggregation import MeanAndStandardError as MeanAndStandardError
-from ddu.metrics._aggregation import mean_and_standard_error as mean_and_standard_error
-from ddu.metrics._predictions import CalibrationBins as CalibrationBins
-from ddu.metrics._predictions import accuracy as accuracy
-from ddu.metrics._predictions import brier_score as brier_score
-from ddu.metrics._predictions import calibration_bins as calibration_bins
-from ddu.metrics._predictions import expected_calibration_error as expected_calibration_error
-from ddu.metrics._predictions import negative_log_likelihood as negative_log_likelihood
-from ddu.metrics._ranking import auroc as auroc
-from ddu.metrics._ranking import average_precision as average_precision
-from ddu.metrics._ranking import fpr_at_id_kept as fpr_at_id_kept
-from ddu.metrics._ranking import fpr_at_tpr as fpr_at_tpr
-from ddu.metrics._ranking import roc_curve as roc_curve
-from ddu.metrics._selection import RiskCoverage as RiskCoverage
-from ddu.metrics._selection import risk_coverage as risk_coverage
-from ddu.metrics._selection import selective_accuracy as selective_accuracy
+from ddu.metrics.aggregation import MeanAndStandardError as MeanAndStandardError
+from ddu.metrics.aggregation import mean_and_standard_error as mean_and_standard_error
+from ddu.metrics.predictions import CalibrationBins as CalibrationBins
+from ddu.metrics.predictions import accuracy as accuracy
+from ddu.metrics.predictions import brier_score as brier_score
+from ddu.metrics.predictions import calibration_bins as calibration_bins
+from ddu.metrics.predictions import expected_calibration_error as expected_calibration_error
+from ddu.metrics.predictions import negative_log_likelihood as negative_log_likelihood
+from ddu.metrics.ranking import auroc as auroc
+from ddu.metrics.ranking import average_precision as average_precision
+from ddu.metrics.ranking import fpr_at_id_kept as fpr_at_id_kept
+from ddu.metrics.ranking import fpr_at_tpr as fpr_at_tpr
+from ddu.metrics.ranking import roc_curve as roc_curve
+from ddu.metrics.selection import RiskCoverage as RiskCoverage
+from ddu.metrics.selection import risk_coverage as risk_coverage
+from ddu.metrics.selection import selective_accuracy as selective_accuracy
 
 __all__ = [
     "CalibrationBins",

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self, get_args, get_origin
 
 from ddu.errors import InputError
-from ddu.names import check_name
+from ddu.messages import check_name
 
 Optimiser = Literal["sgd", "adam"]
 Schedule = Literal["constant", "step", "cosine", "one_cycle"]

@@ -10,8 +10,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from ddu.density._moments import ClassMoments
-from ddu.density._scatter import FullScatter, PooledScatter, SketchedScatter
+from ddu.density.moments import ClassMoments, FullScatter, PooledScatter, SketchedScatter
 
 
 class AffineMap(nn.Module):
@@ -44,7 +43,7 @@ class AffineMap(nn.Module):
             mapped.scatter = moments.scatter * self.scale * self.scale[:, None]
         if self.basis is not None:
             mapped.scatter = self.basis @ mapped.scatter @ self.basis.T
-            # Of a pooled scatter only the sum over classes is known, and only that is asked for
+            # Of a pooled scatter only the sum over classes is known, and only that is used
             diagonal = mapped.scatter.diagonal(dim1=1, dim2=2)
             mapped.squares = diagonal.expand(moments.num_classes, -1) * (len(diagonal) / moments.num_classes)
         return mapped

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ddu.artifacts import load_artifact
-from ddu.detectors._base import BaseDetector, Evidence
+from ddu.detectors.base import BaseDetector, Evidence
 from ddu.errors import ArtifactError, InputError
 from ddu.features import FeatureBatch, LogitsTap, unwrapped
 from ddu.features.forward import check_logits
@@ -60,7 +60,7 @@ class EnsembleTap:
 
 
 class Ensemble(BaseDetector):
-    """Unknown is what networks that were trained alike disagree on.
+    """Scores inputs by how much networks that were trained alike disagree.
 
     The probabilities are the mean of the members', and the aleatoric uncertainty is their entropy, as in the paper:
     `decompose` takes the disagreement out of it. There is nothing to fit. The scores are those of the logits as they
@@ -145,7 +145,9 @@ def load_members(folder: str | os.PathLike[str], make_model: Callable[[], nn.Mod
     for name, tensor in tensors.items():
         member, _, own_name = name.partition(".")
         if not re.fullmatch("[0-9]{1,9}", member):
-            raise ArtifactError(f"{folder} holds a tensor {name!r}, which is of no member: save the ensemble again.")
+            raise ArtifactError(
+                f"{folder} holds a tensor {name!r}, which belongs to no member: save the ensemble again."
+            )
         weights.setdefault(int(member), {})[own_name] = tensor
     models = []
     for member, state in sorted(weights.items()):

@@ -7,10 +7,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from ddu.density._moments import ClassMoments
-from ddu.density._scatter import FullScatter, NoScatter, PooledScatter, ScatterForm, SketchedScatter
-from ddu.density._scorers import DiagonalScorer, FullScorer, LowRankScorer, Scorer, SharedScorer
-from ddu.density._shrinkage import Blend, ScatterSummary
+from ddu.density.moments import ClassMoments, FullScatter, NoScatter, PooledScatter, ScatterForm, SketchedScatter
+from ddu.density.scorers import DiagonalScorer, FullScorer, LowRankScorer, Scorer, SharedScorer
+from ddu.density.shrinkage import Blend, ScatterSummary
 from ddu.errors import FeatureError
 
 Covariance = Literal["full", "shared", "diagonal", "low_rank"]
@@ -113,7 +112,7 @@ def _low_rank(moments: ClassMoments, blend: Blend, rank: int) -> tuple[Tensor, T
     # Where the principal directions explain everything, the difference is rounding
     rest = torch.where(rest > 1e-12 * total, rest, 0.0) / (moments.dim - found.sum(1)).clamp(min=1)
     if variances.shape[1] == moments.dim:
-        rest = total / moments.dim  # of no direction: any scale will do
+        rest = total / moments.dim  # no direction is left, so its scale does not matter
     # Where a class has fewer directions than `rank`, the missing ones are zero vectors that belong to the rest
     variances = torch.where(found, variances, rest[:, None])
     return directions, variances + blend.ridge[:, None], rest + blend.ridge

@@ -8,10 +8,10 @@ import numpy as np
 from torch import Tensor, nn
 
 from ddu.density import GaussianDensity
-from ddu.detectors._base import BaseDetector, Evidence, labels_of
+from ddu.detectors.base import BaseDetector, Evidence, labels_of
 from ddu.errors import InputError
 from ddu.features import FeatureBatch, FeatureSource, FeatureTap
-from ddu.names import check_name
+from ddu.messages import check_name
 
 
 class DDU(BaseDetector):

@@ -1,6 +1,6 @@
-"""What every detector does in the same way: run a model, be calibrated, give verdicts, be saved and loaded.
+"""What all detectors share: run a model, calibrate, give verdicts, save and load.
 
-A new detector says what it learns from batches of features and logits (`_learn`), and what it makes of a batch
+A new detector says what it learns from batches of features and logits (`_learn`), and how it scores a batch
 (`_evidence`). Everything else is here.
 """
 
@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from ddu.artifacts import model_fingerprint, save_artifact
 from ddu.calibration import Calibration, ThresholdRule, calibrate
 from ddu.density import check_counts, check_device, check_labels
-from ddu.detectors._agreement import Agreement
+from ddu.detectors.agreement import Agreement
 from ddu.errors import ArtifactError, DDUWarning, InputError, LabelError, LayerError, NotFittedError
 from ddu.features import FeatureBatch, Tap, check_model, extract, unwrapped
 from ddu.features.forward import check_logits
 from ddu.features.loaders import are_given, check_loader, listed_labels
 from ddu.measures import entropy
-from ddu.names import check_entries
+from ddu.messages import check_entries
 from ddu.types import Prediction
 
 # Rows of features gathered before something is learned from them: long matrix products instead of many short ones
@@ -32,17 +32,17 @@ _ROWS = 4096
 
 
 class Evidence(NamedTuple):
-    """What a detector makes of a batch, before temperature and thresholds."""
+    """The logits and scores of a batch, before temperature and thresholds."""
 
     logits: Tensor  # (N, C), log-probabilities up to a constant
     epistemic: Tensor  # (N,), larger means more unknown
 
 
 class BaseDetector(ABC):
-    """A detector but for what it learns and how it scores.
+    """Everything about a detector except what it learns and how it scores.
 
-    The model runs in evaluation mode, and is left as it was. Wherever inputs are taken, a `FeatureBatch` that
-    `ddu.features.extract(detector.tap, loader)` gave before is as good, and saves the forward pass.
+    The model runs in evaluation mode, and is left as it was. Every method that takes inputs also takes a `FeatureBatch`
+    from `ddu.features.extract(detector.tap, loader)`, which saves the forward pass.
 
     Attributes:
         tap: What runs the model.
@@ -72,18 +72,18 @@ class BaseDetector(ABC):
         self.calibration: Calibration | None = None
         self._fingerprint: str | None = None
 
-    # What a new detector has to say
+    # What a new detector defines
 
     @abstractmethod
     def _evidence(self, batch: FeatureBatch) -> Evidence:
-        """What it makes of a batch."""
+        """Scores a batch."""
 
     def _learn(self, batches: Iterable[FeatureBatch]) -> None:
         """Learns from labelled batches; if it fails, the detector is left as it was."""
         raise NotImplementedError
 
     def _view(self, x: Any) -> FeatureBatch:
-        """How the model is run when a prediction is asked for."""
+        """Runs the model for a prediction."""
         return self.tap(x)
 
     @property
@@ -93,7 +93,7 @@ class BaseDetector(ABC):
 
     @property
     def needs_inputs(self) -> bool:
-        """Whether it has to see the inputs themselves to judge them, so that extracted features will not do."""
+        """Whether it needs the inputs themselves, so that extracted features are not enough."""
         return False
 
     def _options(self) -> dict[str, Any]:
@@ -196,7 +196,7 @@ class BaseDetector(ABC):
         return self
 
     def evidence(self, x: Any) -> Evidence:
-        """What it makes of a batch of inputs, before temperature and thresholds."""
+        """Scores a batch of inputs, before temperature and thresholds."""
         self._need_fit()
         batch = self._view(x)
         check_logits(batch.logits)
@@ -313,7 +313,7 @@ class BaseDetector(ABC):
         *,
         every_class: bool = False,
     ) -> Iterator[FeatureBatch]:
-        """Batches with labels that belong to the model, as far as can be told: after the first one, or at the end."""
+        """Batches with labels, checked against the model: after the first batch where possible, or at the end."""
         agreement: Agreement | None = None
         for batch in extract(run, loader, progress=progress):
             num_classes = batch.logits.shape[1]

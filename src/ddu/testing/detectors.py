@@ -1,11 +1,4 @@
-"""The contracts: what every detector and every density keeps to, for those of the library and for anybody's own.
-
-    check_detector(lambda model: ddu.DDU(model))
-    check_density(lambda: ddu.GaussianDensity())
-
-A broken promise is an AssertionError that says which and how. Each check is a function below whose docstring is the
-promise.
-"""
+"""The contract of a detector. Each check is a function whose docstring is the promise."""
 
 import copy
 import math
@@ -23,20 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from ddu.density import GaussianDensity
 from ddu.detectors import load as load_detector
 from ddu.errors import InputError, NotFittedError, NotSupportedError
 from ddu.metrics import auroc
+from ddu.testing.contract import CLASSES, INPUTS, Batches, batches, blobs, bytes_of, close, keep, unchanged
 from ddu.types import Detector, Prediction, Verdict
 
-__all__ = ["check_density", "check_detector"]
-
-_CLASSES, _INPUTS, _RATE = 3, 4, 0.1
-_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-7}
+_RATE = 0.1
 
 _NUMPY = np.random.mtrand._rand  # the generator behind np.random.rand and its like
-
-Batches = list[tuple[Tensor, Tensor]]
 
 
 def check_detector(
@@ -50,7 +38,7 @@ def check_detector(
 
     - before fit, predict raises NotFittedError, unless there is nothing to learn
     - fit and calibrate return the detector
-    - fit and calibrate refuse a data set in the place of a loader, and name the DataLoader that they need
+    - fit and calibrate refuse a data set in place of a loader, and name the DataLoader that they need
     - inputs and labels are left as they were
     - the model's modes, parameters, buffers, gradients and hooks are left as they were
     - the global random state is left as it was
@@ -59,7 +47,7 @@ def check_detector(
     - epistemic is -log_density where there is a density
     - predicting twice gives the same
     - neither the order of a batch nor its size changes a prediction
-    - numpy arrays are as good as tensors
+    - numpy arrays give the same as tensors
     - fitting in other batches gives the same
     - fitting again forgets the earlier fit and its calibration
     - inputs far from the training data have a larger epistemic score
@@ -84,47 +72,12 @@ def check_detector(
         >>> import ddu
         >>> check_detector(lambda model: ddu.DDU(model, density=ddu.GaussianDensity("shared")))
     """
-    x, y = _blobs(600, seed=0)
-    model = (train or _classifier)(x, y)
-    for check in _DETECTOR_CHECKS:
+    x, y = blobs(600, seed=0)
+    model = (train or classifier)(x, y)
+    for check in _CHECKS:
         if distance_aware or check is not _far_is_unknown:
-            data = _batches(x, y, 50), _batches(*_blobs(400, seed=1), 64), _blobs(1000, seed=2)[0]
-            _keep(check, _Case(make_detector, load, _in_use(model, x, y), *data))
-
-
-def check_density(make_density: Callable[[], GaussianDensity]) -> None:
-    """Checks that a density of features keeps to the contract, on data that it brings along.
-
-    - before fit, log_density raises NotFittedError
-    - fit and update return the density
-    - a log-density is a finite number for each sample, the same every time
-    - neither the order of samples nor their number changes a log-density
-    - numpy arrays in give the same as numpy arrays out
-    - update in pieces and merge of shards give what fit gives
-    - fitting again forgets the earlier fit
-    - samples far from the training data have a lower log-density
-    - features and labels are left as they were
-
-    Args:
-        make_density: Makes an unfitted density; called many times.
-
-    Raises:
-        AssertionError: A promise is broken; the message says which, and how.
-
-    Example:
-        >>> check_density(lambda: GaussianDensity("diagonal"))
-    """
-    for check in _DENSITY_CHECKS:
-        _keep(check, make_density)
-
-
-def _keep(check: Callable[[Any], None], subject: Any) -> None:
-    """Runs a check; whatever goes wrong in it breaks the promise in its docstring."""
-    try:
-        check(subject)
-    except Exception as error:
-        detail = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
-        raise AssertionError(f"The contract says: {check.__doc__} {detail}") from error
+            data = batches(x, y, 50), batches(*blobs(400, seed=1), 64), blobs(1000, seed=2)[0]
+            keep(check, _Case(make_detector, load, _in_use(model, x, y), *data))
 
 
 # The world of a detector: a small classifier, and blobs that overlap a little
@@ -146,22 +99,11 @@ class _Case:
         return self.fitted().calibrate(self.held_out, false_alarm_rate=_RATE)
 
 
-def _blobs(samples: int, seed: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    y = torch.randint(_CLASSES, (samples,), generator=generator)
-    centres = 2 * torch.eye(_CLASSES, _INPUTS)
-    return centres[y] + torch.randn(samples, _INPUTS, generator=generator), y
-
-
-def _batches(x: Tensor, y: Tensor, size: int) -> Batches:
-    return list(zip(x.split(size), y.split(size), strict=True))
-
-
-def _classifier(x: Tensor, y: Tensor) -> nn.Module:
+def classifier(x: Tensor, y: Tensor) -> nn.Module:
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         model = nn.Sequential(
-            nn.Linear(_INPUTS, 16), nn.BatchNorm1d(16), nn.SiLU(), nn.Dropout(0.2), nn.Linear(16, _CLASSES)
+            nn.Linear(INPUTS, 16), nn.BatchNorm1d(16), nn.SiLU(), nn.Dropout(0.2), nn.Linear(16, CLASSES)
         )
         # Plain gradient descent by hand: torch.optim would import half a compiler
         for _ in range(60):
@@ -191,7 +133,7 @@ def _in_use(model: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
 def _agree(a: Prediction, b: Prediction, what: str) -> None:
     """Two predictions are the same up to the rounding of their precision."""
     for name in ("probs", "aleatoric", "epistemic"):
-        _close(getattr(a, name), getattr(b, name), f"{name} {what}")
+        close(getattr(a, name), getattr(b, name), f"{name} {what}")
     assert (a.verdict is None) == (b.verdict is None), f"verdicts {what}: {a.verdict} and {b.verdict}."
 
 
@@ -199,13 +141,6 @@ def _same(a: Prediction, b: Prediction, when: str) -> None:
     for name in ("probs", "label", "aleatoric", "epistemic"):
         assert torch.equal(getattr(a, name), getattr(b, name)), f"{name} is different {when}."
     assert np.array_equal(np.asarray(a.verdict), np.asarray(b.verdict)), f"Verdicts are different {when}."
-
-
-def _close(a: Tensor, b: Tensor, what: str) -> None:
-    assert a.shape == b.shape, f"{what}: shapes {tuple(a.shape)} and {tuple(b.shape)}."
-    tolerance = _TOLERANCE.get(a.dtype, 1e-2)
-    gap = ((a - b).abs() / b.abs().clamp(min=1)).max()
-    assert gap <= tolerance, f"{what}: relative difference {float(gap):.2g}, allowed {tolerance:g}."
 
 
 def _inputs(batches: Batches) -> Tensor:
@@ -224,14 +159,10 @@ def _model_state(model: nn.Module) -> dict[str, Any]:
         state[f"hooks of {kind}"] = {key: len(value) for key, value in vars(module).items() if key.endswith("_hooks")}
         state[f"attributes of {kind}"] = sorted(vars(module))
     for name, parameter in model.named_parameters():
-        state[f"parameter {name}"] = _bytes(parameter)
+        state[f"parameter {name}"] = bytes_of(parameter)
         state[f"requires_grad of {name}"] = parameter.requires_grad
-        state[f"gradient of {name}"] = _bytes(parameter.grad)
-    return state | {f"buffer {name}": _bytes(buffer) for name, buffer in model.named_buffers()}
-
-
-def _bytes(tensor: Tensor | None) -> bytes | None:
-    return None if tensor is None else tensor.detach().numpy().tobytes()
+        state[f"gradient of {name}"] = bytes_of(parameter.grad)
+    return state | {f"buffer {name}": bytes_of(buffer) for name, buffer in model.named_buffers()}
 
 
 def _random_state() -> dict[str, Any]:
@@ -248,18 +179,6 @@ def _forked_random_state() -> Iterator[None]:
         yield
     _NUMPY.set_state(numpy_state)
     random.setstate(python_state)
-
-
-@contextmanager
-def _unchanged(snapshot: Callable[[], dict[str, Any]]) -> Iterator[Callable[[str], None]]:
-    before = snapshot()
-
-    def check(after: str) -> None:
-        now = snapshot()
-        differing = [key for key in before.keys() | now.keys() if before.get(key) != now.get(key)]
-        assert not differing, f"After {after} this is different: {', '.join(sorted(differing))}."
-
-    yield check
 
 
 def _run_everything(case: _Case, check: Callable[[str], None]) -> None:
@@ -279,9 +198,6 @@ def _run_everything(case: _Case, check: Callable[[str], None]) -> None:
         check("save")
         case.load(Path(folder) / "detector", case.model)
         check("load")
-
-
-# Detectors
 
 
 def _unfitted_is_refused(case: _Case) -> None:
@@ -304,7 +220,7 @@ def _fit_returns_self(case: _Case) -> None:
 
 
 def _data_set_is_refused(case: _Case) -> None:
-    """fit and calibrate refuse a data set in the place of a loader, and name the DataLoader that they need."""
+    """fit and calibrate refuse a data set in place of a loader, and name the DataLoader that they need."""
     detector = case.fitted()
     for name in ("fit", "calibrate"):
         try:
@@ -323,21 +239,21 @@ def _inputs_are_untouched(case: _Case) -> None:
         tensors = {
             f"batch {i} of {name}": pair for name in ("train", "held_out") for i, pair in enumerate(vars(case)[name])
         }
-        return {name: tuple(map(_bytes, pair)) for name, pair in tensors.items()} | {"inputs": _bytes(case.fresh)}
+        return {name: tuple(map(bytes_of, pair)) for name, pair in tensors.items()} | {"inputs": bytes_of(case.fresh)}
 
-    with _unchanged(snapshot) as check:
+    with unchanged(snapshot) as check:
         _run_everything(case, check)
 
 
 def _model_is_untouched(case: _Case) -> None:
     """the model's modes, parameters, buffers, gradients and hooks are left as they were."""
-    with _unchanged(lambda: _model_state(case.model)) as check:
+    with unchanged(lambda: _model_state(case.model)) as check:
         _run_everything(case, check)
 
 
 def _random_state_is_untouched(case: _Case) -> None:
     """the global random state is left as it was."""
-    with _forked_random_state(), _unchanged(_random_state) as check:
+    with _forked_random_state(), unchanged(_random_state) as check:
         _run_everything(case, check)
 
 
@@ -346,7 +262,7 @@ def _shapes_and_values(case: _Case) -> None:
     for detector in (case.fitted(), case.calibrated()):
         p = detector.predict(case.fresh)
         n = len(case.fresh)
-        wanted = {"probs": (n, _CLASSES), "label": (n,), "aleatoric": (n,), "epistemic": (n,)}
+        wanted = {"probs": (n, CLASSES), "label": (n,), "aleatoric": (n,), "epistemic": (n,)}
         for name, shape in wanted.items():
             value = getattr(p, name)
             assert tuple(value.shape) == shape, f"{name} has the shape {tuple(value.shape)} instead of {shape}."
@@ -359,12 +275,12 @@ def _probabilities(case: _Case) -> None:
     for detector in (case.fitted(), case.calibrated()):
         p = detector.predict(torch.cat([case.fresh, 30 * case.fresh]))
         assert (p.probs >= 0).all(), f"The smallest probability is {float(p.probs.min()):.3g}."
-        _close(p.probs.sum(1), torch.ones(len(p), dtype=p.probs.dtype), "sums of probabilities")
+        close(p.probs.sum(1), torch.ones(len(p), dtype=p.probs.dtype), "sums of probabilities")
         assert torch.equal(p.label, p.probs.argmax(1)), "A label is not the class of the largest probability."
-        _close(p.aleatoric, torch.special.entr(p.probs).sum(1), "aleatoric and the entropy of the probabilities")
+        close(p.aleatoric, torch.special.entr(p.probs).sum(1), "aleatoric and the entropy of the probabilities")
         assert (p.aleatoric >= 0).all(), f"The smallest aleatoric is {float(p.aleatoric.min()):.3g}."
         largest = float(p.aleatoric.max())
-        assert largest <= math.log(_CLASSES) * (1 + 1e-5), f"The largest aleatoric is {largest:.4g}, above log C."
+        assert largest <= math.log(CLASSES) * (1 + 1e-5), f"The largest aleatoric is {largest:.4g}, above log C."
 
 
 def _epistemic_is_minus_log_density(case: _Case) -> None:
@@ -394,11 +310,11 @@ def _batches_do_not_matter(case: _Case) -> None:
         parts = [detector.predict(part) for part in x.split(size)]
         for name in ("probs", "aleatoric", "epistemic"):
             joined = torch.cat([getattr(part, name) for part in parts])
-            _close(joined, getattr(whole, name), f"{name} in batches of {size}")
+            close(joined, getattr(whole, name), f"{name} in batches of {size}")
 
 
 def _numpy_works(case: _Case) -> None:
-    """numpy arrays are as good as tensors."""
+    """numpy arrays give the same as tensors."""
     arrays: Any = [(x.numpy(), y.numpy()) for x, y in case.train]
     detector = case.make(case.model).fit(arrays)
     _agree(detector.predict(case.fresh.numpy()), case.fitted().predict(case.fresh), "from arrays and from tensors")
@@ -408,7 +324,7 @@ def _fit_batches_do_not_matter(case: _Case) -> None:
     """fitting in other batches gives the same."""
     x, y = _inputs(case.train), _labels(case.train)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
-    other = case.fitted(_batches(x[order], y[order], 171))
+    other = case.fitted(batches(x[order], y[order], 171))
     _agree(other.predict(case.fresh), case.fitted().predict(case.fresh), "after a fit in other batches")
 
 
@@ -500,7 +416,7 @@ def _follows_to(case: _Case) -> None:
     _same(before, detector.predict(case.fresh), "after to('cpu')")
 
 
-_DETECTOR_CHECKS: list[Callable[[_Case], None]] = [
+_CHECKS: list[Callable[[_Case], None]] = [
     _unfitted_is_refused,
     _fit_returns_self,
     _data_set_is_refused,
@@ -521,113 +437,4 @@ _DETECTOR_CHECKS: list[Callable[[_Case], None]] = [
     _save_and_load,
     _save_replaces,
     _follows_to,
-]
-
-
-# Densities
-
-MakeDensity = Callable[[], GaussianDensity]
-
-
-def _scores(density: GaussianDensity, z: Tensor) -> Tensor:
-    return torch.as_tensor(density.log_density(z))
-
-
-def _samples(seed: int = 0) -> tuple[Tensor, Tensor]:
-    z, y = _blobs(300, seed)
-    return z.double(), y
-
-
-def _density_unfitted_is_refused(make: MakeDensity) -> None:
-    """before fit, log_density raises NotFittedError."""
-    try:
-        make().log_density(_samples()[0])
-    except NotFittedError:
-        return
-    raise AssertionError("It gave scores.")
-
-
-def _density_returns_self(make: MakeDensity) -> None:
-    """fit and update return the density."""
-    density = make()
-    assert density.fit(*_samples()) is density, "fit returns something else."
-    assert density.update(*_samples()) is density, "update returns something else."
-
-
-def _density_is_pure(make: MakeDensity) -> None:
-    """a log-density is a finite number for each sample, the same every time."""
-    z, y = _samples()
-    density = make().fit(z, y)
-    first, second = _scores(density, z), _scores(density, z)
-    assert first.shape == (len(z),), f"The shape is {tuple(first.shape)} for {len(z)} samples."
-    assert torch.isfinite(first).all(), "Some are not finite."
-    assert torch.equal(first, second), "They are different the second time."
-
-
-def _density_batches_do_not_matter(make: MakeDensity) -> None:
-    """neither the order of samples nor their number changes a log-density."""
-    z, y = _samples()
-    density = make().fit(z, y)
-    whole = _scores(density, z)
-    _close(_scores(density, z.flip(0)).flip(0), whole, "log-densities of reversed samples")
-    _close(torch.cat([_scores(density, part) for part in z.split(7)]), whole, "log-densities of 7 samples at a time")
-
-
-def _density_takes_numpy(make: MakeDensity) -> None:
-    """numpy arrays in give the same as numpy arrays out."""
-    z, y = _samples()
-    scores = make().fit(z.numpy(), y.numpy()).log_density(z.numpy())
-    assert isinstance(scores, np.ndarray), f"A {type(scores).__name__} came out."
-    _close(torch.from_numpy(scores), _scores(make().fit(z, y), z), "log-densities of arrays and tensors")
-
-
-def _density_streams(make: MakeDensity) -> None:
-    """update in pieces and merge of shards give what fit gives."""
-    z, y = _samples()
-    whole = _scores(make().fit(z, y), z)
-    pieces = make()
-    for rows, labels in _batches(z, y, 37):
-        pieces.update(rows, labels)
-    _close(_scores(pieces, z), whole, "log-densities after update")
-    shards = make().update(z[:200], y[:200]).merge(make().update(z[200:], y[200:]))
-    _close(_scores(shards, z), whole, "log-densities after merge")
-
-
-def _density_forgets(make: MakeDensity) -> None:
-    """fitting again forgets the earlier fit."""
-    z, y = _samples()
-    again = make().fit(3 * z + 1, y).fit(z, y)
-    _close(_scores(again, z), _scores(make().fit(z, y), z), "log-densities of a second fit and of a first")
-
-
-def _density_falls_far_out(make: MakeDensity) -> None:
-    """samples far from the training data have a lower log-density."""
-    z, y = _samples()
-    density = make().fit(z, y)
-    rank = auroc(-_scores(density, z), -_scores(density, z - 50))
-    assert rank > 0.95, f"A far sample scores below a training sample {rank:.0%} of the time."
-
-
-def _density_leaves_data(make: MakeDensity) -> None:
-    """features and labels are left as they were."""
-    z, y = _samples()
-    with _unchanged(lambda: {"features": _bytes(z), "labels": _bytes(y)}) as check:
-        density = make().fit(z, y)
-        check("fit")
-        density.update(z, y)
-        check("update")
-        density.log_density(z)
-        check("log_density")
-
-
-_DENSITY_CHECKS: list[Callable[[MakeDensity], None]] = [
-    _density_unfitted_is_refused,
-    _density_returns_self,
-    _density_is_pure,
-    _density_batches_do_not_matter,
-    _density_takes_numpy,
-    _density_streams,
-    _density_forgets,
-    _density_falls_far_out,
-    _density_leaves_data,
 ]

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from ddu.detectors._base import BaseDetector, Evidence
+from ddu.detectors.base import BaseDetector, Evidence
 from ddu.features import FeatureBatch, LogitsTap
 from ddu.measures import energy
 
 
 class Energy(BaseDetector):
-    """Unknown is what no logit is high for: epistemic = -log Σ exp(logit).
+    """Scores inputs by their energy: epistemic = -log Σ exp(logit), high where no logit is high.
 
     There is nothing to fit, and the temperature does not enter the score.
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
-from ddu.detectors._base import BaseDetector, Evidence, joined, labels_of
-from ddu.detectors._ddu import DDU
+from ddu.detectors.base import BaseDetector, Evidence, joined, labels_of
+from ddu.detectors.ddu import DDU
 from ddu.errors import InputError, NotFittedError, NotSupportedError
 from ddu.extras import require
 from ddu.features import FeatureBatch, FeatureSource, FeatureTap, LogitsTap, Tap, extract, unwrapped
@@ -38,11 +38,11 @@ def from_pytorch_ood(
 ) -> BaseDetector:
     """A detector of the `pytorch-ood` package around a model: "KNN", "ViM", "ReAct", "ODIN", "RMD" and all others.
 
-    What a detector of theirs takes from the model, such as its head, is found there; `d` of ViM is chosen as in its
+    Arguments that come from the model, such as its head, are filled in; `d` of ViM is chosen as in its
     paper, and `p` of DICE is 0.9. Feature maps are those before the head, averaged over positions. Detectors that score
     logits or features run on the CPU, wherever the model is.
 
-    It is fitted, calibrated and asked like any other, but cannot be saved: what it learns is not laid open.
+    It is fitted, calibrated and used like any other, but cannot be saved: pytorch-ood does not expose what it learns.
 
     Args:
         name: The class in `pytorch_ood.detector`, in small or capital letters.
@@ -66,7 +66,7 @@ def from_pytorch_ood(
             return _OnBatches(cls, kind, FeatureTap(model, features), class_names, options)
     if features is not None:
         raise InputError(f"{cls.__name__} runs the model itself, and has no use for features=.")
-    # Of the structured ones, each takes parts of a model in a form of its own
+    # Each structured detector takes parts of a model in its own form
     found = set() if issubclass(cls, api.StructuredDetector) else {"model"}
     return _OnInputs(cls, found, LogitsTap(model), class_names, options)
 
@@ -139,7 +139,10 @@ class _Adapter(BaseDetector):
         needed = [p.name for p in parameters.values() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
         missing = [name for name in needed if name not in options and name not in found]
         if missing:
-            raise InputError(f"{cls.__name__} needs {', '.join(missing)}, which no model tells: pass it as an option.")
+            raise InputError(
+                f"{cls.__name__} needs {', '.join(missing)}, which cannot be inferred from the model: pass it as an "
+                "option."
+            )
         self.cls, self.options = cls, options
         self.needed = [name for name in needed if name not in options]
         self.theirs: Any = None
@@ -150,9 +153,9 @@ class _Adapter(BaseDetector):
         return self.theirs is not None
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Refused: what their detectors learn is not laid open."""
+        """Refused: pytorch-ood does not expose what its detectors learn."""
         raise NotSupportedError(
-            f"A {self.cls.__name__} of pytorch-ood cannot be saved, since it does not lay open what it learned: fit it "
+            f"A {self.cls.__name__} of pytorch-ood cannot be saved, since it does not expose what it learned: fit it "
             "again where you need it."
         )
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from ddu.detectors._base import BaseDetector, Evidence, find_layer
+from ddu.detectors.base import BaseDetector, Evidence, find_layer
 from ddu.features import FeatureBatch, FeatureTap
 from ddu.layers import RBFHead
 
 
 class DUQ(BaseDetector):
-    """Unknown is what is far from every class centroid: epistemic = -max_c log K_c.
+    """Scores inputs by their distance to the nearest class centroid: epistemic = -max_c log K_c.
 
     It needs a network that was trained with a `ddu.layers.RBFHead`, as `ddu.create_model(..., head="duq")` gives. The
     centroids are learned in training, so there is nothing to fit. The probabilities are the kernels divided by their

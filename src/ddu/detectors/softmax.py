@@ -5,16 +5,16 @@ from typing import Any, Literal, get_args
 
 from torch import nn
 
-from ddu.detectors._base import BaseDetector, Evidence
+from ddu.detectors.base import BaseDetector, Evidence
 from ddu.errors import InputError
 from ddu.features import FeatureBatch, LogitsTap
-from ddu.measures import entropy, unconfidence
+from ddu.measures import entropy, one_minus_confidence
 
 Score = Literal["entropy", "confidence"]
 
 
 class Softmax(BaseDetector):
-    """Unknown is what the softmax is unsure of. It cannot tell the ambiguous from the unknown.
+    """Scores inputs by the entropy or confidence of the softmax. It cannot tell ambiguous inputs from unknown ones.
 
     There is nothing to fit. The score is that of the logits as they are: the temperature, which `calibrate` sets, only
     changes the probabilities.
@@ -43,7 +43,7 @@ class Softmax(BaseDetector):
     def _evidence(self, batch: FeatureBatch) -> Evidence:
         # In double precision a network this sure can still be told from a surer one
         logits = batch.logits.double()
-        epistemic = entropy(logits) if self.score == "entropy" else unconfidence(logits)
+        epistemic = entropy(logits) if self.score == "entropy" else one_minus_confidence(logits)
         return Evidence(batch.logits, epistemic.float())
 
     def _options(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import pytest
 
 from ddu.errors import InputError
-from ddu.names import check_name
+from ddu.messages import check_name
 
 
 def test_a_known_name_passes():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ddu.density import check_state
-from ddu.detectors._base import BaseDetector, Evidence, find_layer
+from ddu.detectors.base import BaseDetector, Evidence, find_layer
 from ddu.errors import InputError
 from ddu.features import FeatureBatch, FeatureTap, unwrapped
 from ddu.layers import GaussianProcessHead, LaplacePosterior, mean_field_logits, monte_carlo_logits
@@ -19,7 +19,7 @@ Method = Literal["monte_carlo", "mean_field"]
 
 
 class SNGP(BaseDetector):
-    """Unknown is what the posterior of a Gaussian-process head leaves open: the entropy of its mean prediction.
+    """Scores inputs by the entropy of the mean prediction under the posterior of a Gaussian-process head.
 
     Logits are Gaussian, with the network's as mean and one variance for all classes. It needs a network that was
     trained with a `ddu.layers.GaussianProcessHead`, as `ddu.create_model(..., head="sngp")` gives; `fit` sums the exact

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from ddu.density import GaussianDensity
-from ddu.detectors._base import BaseDetector, Evidence, labels_of
+from ddu.detectors.base import BaseDetector, Evidence, labels_of
 from ddu.errors import FeatureError, InputError
 from ddu.features import FeatureBatch, FeatureSource, LayersTap
-from ddu.names import check_name
+from ddu.messages import check_name
 
 
 class Mahalanobis(BaseDetector):
-    """Unknown is what is far from every class mean, measured by the covariance that the classes share.
+    """Scores inputs by their distance to the nearest class mean, under the covariance that the classes share.
 
     With D² the squared distance to the nearest class mean in d features, a layer's score is (D² - d) / √(2d): D² has
     the mean d and the variance 2d where its Gaussian is right, so that layers of any width weigh the same. Several
@@ -36,7 +36,7 @@ class Mahalanobis(BaseDetector):
         class_names: Names for the classes, for printing.
 
     Attributes:
-        densities: The fitted Gaussians, one a layer.
+        densities: The fitted Gaussians, one per layer.
 
     >>> x, y = torch.randn(200, 2), torch.arange(200) % 2
     >>> x[:, 0] += 6 * y

@@ -1,4 +1,4 @@
-"""The density: one Gaussian a class, fitted on features after training."""
+"""The density: one Gaussian per class, fitted on features after training."""
 
 import copy
 import sys
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ddu.density._checks import Array, ArrayT, check_counts, check_device, check_features, check_labels, check_state
-from ddu.density._covariance import (
+from ddu.density.covariance import (
     COVARIANCES,
     Covariance,
     dense_covariances,
@@ -19,11 +19,10 @@ from ddu.density._covariance import (
     scatter_form,
     summarise,
 )
-from ddu.density._moments import ClassMoments, split_by_class
-from ddu.density._preprocessing import fit_affine_map
-from ddu.density._scatter import SketchedScatter
-from ddu.density._scorers import Scorer
-from ddu.density._shrinkage import Blend, Shrinkage, blend
+from ddu.density.moments import ClassMoments, SketchedScatter, split_by_class
+from ddu.density.scorers import Scorer
+from ddu.density.shrinkage import Blend, Shrinkage, blend
+from ddu.density.transforms import fit_affine_map
 from ddu.errors import (
     FeatureError,
     FewSamplesWarning,
@@ -32,9 +31,7 @@ from ddu.errors import (
     NotFittedError,
     NotSupportedError,
 )
-from ddu.names import check_entries
-
-# Tensors are scored as tensors, arrays as arrays
+from ddu.messages import check_entries
 
 # Rows handled at a time, so that temporary memory does not grow with the number of samples
 _CHUNK = 8192
@@ -44,13 +41,14 @@ class GaussianDensity:
     """Gaussian discriminant analysis of features: q(z) = Σ_c π_c N(z; μ_c, Σ_c).
 
     Only moments are kept, in float64, so samples can be streamed (`update`), forgotten (`downdate`) and merged from
-    shards (`merge`) in any order. Factors for scoring are worked out from the moments when they are first needed.
+    shards (`merge`) in any order. Factors for scoring are computed from the moments on first use.
     Points are scored in their own precision and on their own device: the factors are copied to a new device once and
     kept there. `to(device)` moves everything learned. Numpy arrays in give numpy arrays out.
 
     Args:
-        covariance: "full", one matrix a class (the paper); "shared", the pooled matrix for all; "diagonal", independent
-            features; "low_rank", `rank` principal directions a class and an isotropic rest, without d × d matrices.
+        covariance: "full", one matrix per class (the paper); "shared", the pooled matrix for all; "diagonal",
+            independent features; "low_rank", `rank` principal directions per class and an isotropic rest, without d × d
+            matrices.
         shrinkage: "auto" gives every class as many pseudo-samples of the pooled covariance as there are features (as
             many as `rank` for "low_rank", one for "diagonal"): with plenty of samples it is the class's own covariance,
             with few it is the pooled one. "oas" and "ledoit_wolf" shrink each class towards its mean variance by as
@@ -164,7 +162,7 @@ class GaussianDensity:
         return self
 
     def merge(self, other: "GaussianDensity") -> "GaussianDensity":
-        """Adds the samples that another density has seen, from another shard of the data, say."""
+        """Adds the samples that another density has seen, for instance from another shard of the data."""
         mine, theirs = self.get_params(), other.get_params()
         if mine != theirs:
             differing = ", ".join(f"{k}={mine[k]!r} and {theirs[k]!r}" for k in mine if mine[k] != theirs[k])
@@ -182,7 +180,7 @@ class GaussianDensity:
         return self
 
     def prepare(self) -> "GaussianDensity":
-        """Works out the factors for scoring now instead of on first use; refuses classes with too few samples."""
+        """Computes the factors for scoring now instead of on first use; refuses classes with too few samples."""
         self._factors()
         return self
 
@@ -220,7 +218,7 @@ class GaussianDensity:
         return self._score(z, _Factors.background_log_density)
 
     def relative_log_density(self, z: ArrayT) -> ArrayT:
-        """log q(z) - log q₀(z), (sample,): low for what no class explains better than the data at large does."""
+        """log q(z) - log q₀(z), (sample,): low where no class explains z better than one Gaussian of all data."""
         self._need_background()
         return self._score(z, _Factors.relative_log_density)
 
@@ -338,7 +336,7 @@ class GaussianDensity:
         with torch.no_grad():
             scores = torch.cat([method(factors, self._unit_length(rows)) for rows in features.split(_CHUNK)])
         if features.dtype == torch.float32 and not torch.isfinite(scores).all():
-            # Squared distances beyond single precision: as far down as it goes, rather than -inf and NaN
+            # Squared distances overflow single precision: clamp instead of returning -inf and NaN
             limit = torch.finfo(torch.float32).max
             exact = self._score(features.to(self.moments_.device, torch.float64), method)
             scores = torch.as_tensor(exact).clamp(-limit, limit).to(scores)
@@ -352,7 +350,7 @@ class GaussianDensity:
         return scorer.mahalanobis(factors.transform(self._unit_length(z.to(checked.dtype))))
 
     def _factors(self, dtype: torch.dtype = torch.float64, device: torch.device | None = None) -> "_Factors":
-        """The factors for scoring, worked out in float64 once and then cast where they are needed."""
+        """The factors for scoring, computed in float64 once and cast on first use."""
         moments = self.moments_
         exact = (moments.device, torch.float64)
         if exact not in self._cache:

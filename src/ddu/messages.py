@@ -1,4 +1,4 @@
-"""Names in messages: the closest one to what people wrote, and those of what they handed over."""
+"""Checks of names and entries, and the words for values in error messages."""
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches

@@ -1,4 +1,4 @@
-"""Log-densities of many points under one Gaussian a class: whitened once, scored with matrix products only.
+"""Log-densities of many points under one Gaussian per class: whitened once, scored with matrix products only.
 
 A scorer is an `nn.Module` whose buffers are everything it needs, in the dtype and on the device it scores in. None of
 them solves a linear system or forms a d × d matrix it was not given, so they can be exported as they are.

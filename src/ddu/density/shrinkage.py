@@ -1,4 +1,4 @@
-"""How much of a class's own covariance to believe.
+"""How much weight a class's own covariance gets.
 
 Whatever the covariance model, the covariance of class c becomes
 

@@ -63,7 +63,7 @@ def risk_coverage(uncertainty: Tensor, correct: Tensor) -> RiskCoverage:
 
 
 def selective_accuracy(uncertainty: Tensor, correct: Tensor, coverages: Sequence[float]) -> list[float]:
-    """The accuracy on the least uncertain share of the predictions, for each share asked for.
+    """The accuracy on the least uncertain share of the predictions, for each coverage.
 
     Of n predictions the ⌈coverage × n⌉ surest are answered; ties as in `risk_coverage`.
 
