@@ -1,4 +1,4 @@
-"""Speed as ratios against a peer in the same run: `python -m benchmarks`, or a file of it, `-m benchmarks.density`.
+"""Speed as ratios against a peer in the same run: `python -m benchmarks`, or one file, `python -m benchmarks.density`.
 
 One thread, unless OMP_NUM_THREADS says otherwise.
 """

@@ -1,4 +1,4 @@
-"""Every benchmark, one line each: what, the ratio and its spread, what it should come to and whether it does."""
+"""Runs every benchmark and prints one line each: the name, the ratio, its spread, the target and whether it is met."""
 
 from benchmarks import density, loading, prediction, spectral_norm, training
 

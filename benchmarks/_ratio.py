@@ -1,4 +1,4 @@
-"""Compares the speed of functions on a machine that has other work, and says how sure the result is."""
+"""Compares the speed of functions on a machine that runs other jobs, with a confidence interval."""
 
 import math
 import statistics
@@ -19,7 +19,7 @@ class Ratio:
         values: The ratio in each round.
         under: The median should be below this,
         over: or above this.
-        note: What else was found.
+        note: A remark for the end of the line.
     """
 
     what: str
@@ -48,7 +48,7 @@ class Ratio:
 
 
 def median_interval(values: Iterable[float]) -> tuple[float, float]:
-    """Two of the values between which the true median lies with 95 % confidence, whatever their distribution.
+    """Two of the values between which the true median lies with 95 % confidence, for any distribution.
 
     Each value is below the true median with probability 1/2, so that the k-th smallest and the k-th largest of n miss
     it with probability 2 P(Binomial(n, 1/2) < k). Fewer than six values bound nothing.
@@ -70,13 +70,13 @@ def compare(
     """The time of each function over that of its peer, a value per round.
 
     All are warmed up once and then run in turn, in the opposite order in every second round, until each median is
-    known to 4 % or the budget is used up. Time is that of the processor, in which other processes' turns do not count.
+    known to 4 % or the budget is used up. The clock is CPU time, which does not count other processes.
 
     Args:
         peer: What the functions are compared with.
         *functions: What is timed.
-        budget: No round begins after so many seconds.
-        clock: Tells the time.
+        budget: The seconds after which no further round begins.
+        clock: Returns the time in seconds.
     """
     sides = (peer, *functions)
     for side in sides:

@@ -1,9 +1,9 @@
-"""How fast images come out of a loader, over how fast a narrow ResNet-18 learns from them.
+"""The speed of a loader over that of the training of a narrow ResNet-18, in images per second.
 
     python -m benchmarks.loading
 
 Target: over 5, for grey images of 28 x 28 and colour images of 32 x 32 at batch 128, by one process. The images are
-noise in a memory-mapped file under a temporary root, so nothing has to be there; real ones are as many bytes.
+noise in a memory-mapped file under a temporary root, so no data set is needed; real images have as many bytes.
 """
 
 import tempfile

@@ -21,7 +21,7 @@ SHRINKAGES = (None, "oas", "auto")
 
 
 def rows(root: Path, draws: int = 3) -> Iterator[tuple[int | None, list[float]]]:
-    """Samples a class, and the AUROC with each shrinkage."""
+    """Samples per class, and the AUROC with each shrinkage."""
     data = np.load(root / "features_mnist.npz")
     z, y = data["z_train"], data["y_train"]
     inside, outside = check_features(data["z_test"]), check_features(data["z_ood"])
@@ -41,6 +41,6 @@ def rows(root: Path, draws: int = 3) -> Iterator[tuple[int | None, list[float]]]
 if __name__ == "__main__":
     warnings.simplefilter("ignore", FewSamplesWarning)
     root = Path(os.environ.get("DDU_DATA", "../shared/data"))
-    print("samples a class  " + "  ".join(f"{shrinkage!s:>6}" for shrinkage in SHRINKAGES))
+    print("samples per class  " + "  ".join(f"{shrinkage!s:>6}" for shrinkage in SHRINKAGES))
     for samples, scores in rows(root):
-        print(f"{samples or 'all':>15}  " + "  ".join(f"{score:6.4f}" for score in scores), flush=True)
+        print(f"{samples or 'all':>17}  " + "  ".join(f"{score:6.4f}" for score in scores), flush=True)

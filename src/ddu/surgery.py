@@ -1,8 +1,8 @@
-"""Make an existing network sensitive and smooth: spectral norm, leaky ReLU, pooled shortcuts, in place of its own.
+"""Makes an existing network sensitive and smooth: spectral norm, leaky ReLU, pooled shortcuts.
 
-The networks of `ddu.models` are built that way; this is for those of torchvision, timm and others. What is changed is
-found by structure: nothing is known of any particular architecture but the names that residual blocks give to their
-shortcuts. Functional calls (`F.relu`) are out of reach, and a network made of them keeps them.
+The networks of `ddu.models` are built that way; this is for those of torchvision, timm and others. Layers are found
+by their type, and shortcuts by the names that residual blocks give them. Functional calls (`F.relu`) cannot be replaced
+and stay.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _SLOPE = 0.01
 
 @dataclass(frozen=True)
 class Change:
-    """One layer: what it was, and what it is now."""
+    """One layer, before and after."""
 
     layer: str
     was: str
@@ -123,7 +123,7 @@ def _find_projections(model: nn.Module) -> dict[str, nn.Conv2d]:
 
 
 def _parts(module: nn.Module) -> Iterator[nn.Module]:
-    """The layers inside a module; a convolution is one layer, whatever parametrises it."""
+    """The layers inside a module; a convolution is one layer, parametrised or not."""
     children = list(module.children())
     if isinstance(module, nn.Conv2d) or not children:
         yield module
@@ -157,7 +157,7 @@ def _normalise(
 
 
 def _obstacle(model: nn.Module, name: str, module: nn.Linear | _ConvNd) -> str | None:
-    """Why a layer cannot have a spectral norm, if so."""
+    """The reason why a layer cannot have a spectral norm, or None."""
     if parametrize.is_parametrized(module, "weight"):
         return "its weight is parametrised already"
     if isinstance(model.get_submodule(name.rpartition(".")[0]), nn.MultiheadAttention):

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from ddu.errors import ArtifactError, CheckpointWarning, InputError, TrainingError
-from ddu.training import CrossEntropy, Recipe, _callbacks, fit
+from ddu.training import CrossEntropy, Objective, Recipe, _callbacks, fit
 
 sys.path.insert(0, str(Path(__file__).parent))
 from moons import EPOCHS, Forgetful, network, points, same, train
@@ -72,7 +72,7 @@ def test_progress_is_reported_to_the_caller_and_changes_nothing(seconds, capsys,
 
 
 def test_an_epoch_without_accuracy_is_reported_by_its_losses():
-    class Distance(CrossEntropy):
+    class Distance(Objective):
         def loss(self, model, inputs, labels):
             return (model(inputs) - inputs).square().mean(), None
 

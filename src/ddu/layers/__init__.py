@@ -1,4 +1,4 @@
-"""Layers that keep a feature space sensitive and smooth, and heads that know distance."""
+"""Layers that keep a feature space sensitive and smooth, and heads that measure distance."""
 
 from ddu.layers._bake import bake as bake
 from ddu.layers.random_features import GaussianProcessHead as GaussianProcessHead

@@ -1,4 +1,4 @@
-"""From a normalised network to a plain one that computes the same."""
+"""Turns a normalised network into a plain one that computes the same."""
 
 from typing import TypeVar, cast
 
@@ -22,7 +22,7 @@ _PLAIN = {
 
 @torch.no_grad()
 def bake(model: M) -> M:
-    """Folds spectral norms into plain weights, in place: the outputs in eval mode stay, the cost and the state go.
+    """Folds spectral norms into plain weights, in place; the outputs in eval mode stay the same.
 
     For deployment, and to move weights into a network without spectral norm:
     `plain.load_state_dict(bake(copy.deepcopy(model)).state_dict())`.
@@ -52,7 +52,7 @@ def bake(model: M) -> M:
             norm.eval()  # fold the weight as it is, without another power step
             for handle in norm.handles:
                 handle.remove()
-            # Removal edits the class of the module, and deep copies share theirs: give this one a class of its own.
+            # Removal edits the class of the module, which deep copies share: give this module its own class.
             shared = type(module)
             own = type(shared.__name__, shared.__bases__, dict(vars(shared)))
             module.__class__ = cast(type[nn.Module], own)

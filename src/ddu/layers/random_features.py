@@ -78,7 +78,7 @@ class RandomFourierFeatures(nn.Module):
 class GaussianProcessHead(nn.Module):
     """The head of SNGP: logits βᵀφ(z), linear in random features of the network's features.
 
-    It is trained like any other head; what it does not know, `LaplacePosterior` says afterwards. The defaults are those
+    It is trained like any other head; `LaplacePosterior` gives its uncertainty afterwards. The defaults are those
     of SNGP on CIFAR.
 
     Args:
@@ -111,7 +111,7 @@ class GaussianProcessHead(nn.Module):
 
 
 class LaplacePosterior:
-    """What is known of the weights β of a linear layer on features φ after some data, under a Gaussian likelihood.
+    """The posterior of the weights β of a linear layer on features φ, under a Gaussian likelihood.
 
     The precision is Σ φφᵀ + ridge · I, summed exactly in float64 over everything that `update` is given: the ridge is
     the precision of the prior β ~ N(0, I / ridge), and the noise has unit variance. One matrix serves all classes.
@@ -143,7 +143,7 @@ class LaplacePosterior:
         self._whitening = None
 
     def prepare(self) -> None:
-        """Works out now what `variance` would on first use; refuses a matrix that is no sum of φφᵀ."""
+        """Computes now what `variance` would compute on first use; refuses a matrix that is not a sum of φφᵀ."""
         self._whiten()
 
     def to(self, device: torch.device | str) -> None:

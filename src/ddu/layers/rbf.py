@@ -1,4 +1,4 @@
-"""The head of DUQ: one centroid a class, and a kernel of the distance to it.
+"""The head of DUQ: one centroid per class, and a kernel of the distance to it.
 
 Van Amersfoort et al., "Uncertainty estimation using a single deep deterministic neural network", 2020.
 """
@@ -27,8 +27,8 @@ class RBFHead(nn.Module):
         num_classes: Number of classes.
         embedding_size: m; by default as wide as the features.
         length_scale: σ.
-        momentum: γ, what is left of the moving averages after a step.
-        initial_count: The samples of each class that the first centroids, drawn close to zero, stand for.
+        momentum: γ, the share of the moving averages that a step keeps.
+        initial_count: The number of samples per class that the initial centroids, drawn close to zero, count for.
 
     >>> head = RBFHead(8, 3)
     >>> head(torch.zeros(5, 8)).shape
@@ -92,7 +92,7 @@ class RBFHead(nn.Module):
 
 
 def gradient_penalty(inputs: Tensor, outputs: Tensor) -> Tensor:
-    """Mean over the batch of (‖∇ₓ Σ outputs‖₂ - 1)², differentiable: neither flatter nor steeper than distance itself.
+    """Mean over the batch of (‖∇ₓ Σ outputs‖₂ - 1)², differentiable: keeps the gradient norm near 1.
 
     >>> x = torch.randn(5, 2, requires_grad=True)
     >>> gradient_penalty(x, 3 * x[:, :1])  # (3 - 1)²

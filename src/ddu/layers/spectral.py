@@ -1,10 +1,11 @@
 """Spectral normalisation by the true norm of a layer's linear map, as a parametrization of its weight.
 
-Different from the paper, whose norm is found by one power step a training step: the singular vector is warmed up before
-it is used, follows the input size, and takes four steps of Lanczos iteration. In the first sixty steps of a narrow
-ResNet-18 on CIFAR-10 at a learning rate of 0.1, one such step falls more than 2 % short of the norm in 17.5 % of the
-layers and steps, by up to 56 %, four in 2.4 %, by up to 18 %, and eight in 0.6 %, by up to 6 %. After a hundred steps
-one is enough. To a training step of ResNet-18 four add 5 %, one 2 %, eight 8 % (`benchmarks/spectral_norm.py`).
+Different from the paper, which finds the norm by one power step per training step: the singular vector is warmed up
+before it is used, follows the input size, and takes four steps of Lanczos iteration. In the first sixty steps of a
+narrow ResNet-18 on CIFAR-10 at a learning rate of 0.1, one such step falls more than 2 % short of the norm in 17.5 %
+of the layers and steps, by up to 56 %, four in 2.4 %, by up to 18 %, and eight in 0.6 %, by up to 6 %. After a
+hundred steps one is enough. To a training step of ResNet-18 four add 5 %, one 2 %, eight 8 %
+(`benchmarks/spectral_norm.py`).
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from ddu.errors import InputError, NotFittedError, NotSupportedError
 
 M = TypeVar("M", bound=nn.Module)
 
-POWER_STEPS = 4  # in a forward pass in training mode, wherever no other number is given
+POWER_STEPS = 4  # the default, per forward pass in training mode
 _WARM_UP_STEPS = 24
 _RAW, _VECTOR = "parametrizations.weight.original", "parametrizations.weight.0.v"
 _UNSEEN = "The norm of a layer is unknown before its first batch: run one forward pass through the network first."
@@ -30,7 +31,7 @@ _UNSEEN = "The norm of a layer is unknown before its first batch: run one forwar
 class Operator:
     """A zero-padded convolution A as a linear map from an input (1, in_channels, *size) to its output.
 
-    A linear layer is a convolution with kernel 1 over one position, so it needs no code of its own.
+    A linear layer is a convolution with kernel 1 over one position, so it needs no extra code.
     """
 
     stride: tuple[int, ...]
@@ -39,7 +40,7 @@ class Operator:
     groups: int
     in_channels: int
     trailing: tuple[int, ...]  # zeros after the input, beyond `padding`: "same" padding of an even kernel is lopsided
-    pointwise: bool  # kernel 1 without padding: every pixel is mapped by the same matrix, whatever the input size
+    pointwise: bool  # kernel 1 without padding: the same matrix maps every pixel at every input size
 
     @classmethod
     def of(cls, module: nn.Module) -> Self:
@@ -110,7 +111,7 @@ class Operator:
             for _ in range(2):  # once leaves rounding errors behind, twice is enough
                 w = w - (basis[: k + 1] @ w) @ basis[: k + 1]
             residual = w.norm()
-            # Below this the basis already holds everything that A can make of v; a row of zeros does no harm.
+            # Below this the basis already spans everything that A can make of v; a row of zeros changes nothing.
             residual = torch.where(residual > 10 * eps * ritz.amax(), residual, 0)
             basis[k + 1] = torch.where(residual > 0, w / residual, 0)
             y = self.apply(kernel, basis[k + 1].view(shape))
@@ -155,7 +156,7 @@ class SpectralNorm(nn.Module):
         return (weight.to(sigma.dtype) / (sigma / self.coeff).clamp(min=1)).to(weight.dtype)
 
     def right_inverse(self, weight: Tensor) -> Tensor:
-        """Makes `layer.weight = tensor` work: the tensor becomes the raw weight, its norm to be found anew."""
+        """Makes `layer.weight = tensor` work: the tensor becomes the raw weight, and its norm is found again."""
         self.v = self.v.new_empty(0)
         return weight
 
@@ -172,7 +173,7 @@ class SpectralNorm(nn.Module):
             return self.operator.apply(kernel, v).norm()
 
     def find(self, weight: Tensor, shape: tuple[int, ...]) -> None:
-        """Finds v for inputs of `shape` from a start of its own: no random state moves, all processes agree."""
+        """Finds v for inputs of `shape` from a fixed random start: no random state changes, and all processes agree."""
         # A buffer born in inference mode could never be trained with.
         with torch.inference_mode(False), torch.no_grad(), torch.autocast(weight.device.type, enabled=False):
             kernel = _kernel(weight)
@@ -197,16 +198,16 @@ def spectral_norm(module: M, coeff: float = 3.0, power_steps: int = POWER_STEPS)
     up. σ is differentiable in W.
 
     σ is found at the first batch, to well under 2 %, and never over-estimated. From then on each forward pass in
-    training mode refines the singular vector behind it, which follows the weight through its updates, and starts anew
-    when the input size changes; a forward pass in eval mode changes nothing. While weights change violently, as at the
+    training mode refines the singular vector behind it, which follows the weight through its updates, and starts again
+    when the input size changes; a forward pass in eval mode changes nothing. While weights change fast, as at the
     start of training with a high learning rate, σ may lag behind by several per cent for a few steps.
 
     A layer is initialised as usual before its first batch (`nn.init.kaiming_normal_(layer.weight)`); later, assign
-    `layer.weight = tensor`, and σ is found anew at the next batch. The state dict of a network without spectral norm
-    can be loaded as it is, with the same effect; for the way back see `bake`.
+    `layer.weight = tensor`, and σ is found again at the next batch. The state dict of a network without spectral norm
+    can be loaded as it is, with the same effect; `bake` gives such a state dict.
 
-    Batch normalisation undoes the scale of the convolution before it, so together with plain batch-norm this bound is
-    not one on the network: see `SpectralBatchNorm2d`.
+    Batch normalisation undoes the scale of the convolution before it, so with plain batch-norm this does not bound
+    the network: see `SpectralBatchNorm2d`.
 
     Args:
         module: `nn.Linear`, `nn.Conv1d`, `nn.Conv2d` or `nn.Conv3d`, padded with zeros.
@@ -275,13 +276,13 @@ def _see_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
         return
     if torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling():  # torch.export
         raise NotFittedError(_UNSEEN)
-    # A search of many steps is no part of a compiled graph. As a decorator, `disable` would import the compiler.
+    # A search of many steps does not belong in a compiled graph. As a decorator, `disable` would import the compiler.
     find: Any = torch.compiler.disable(norm.find) if torch.compiler.is_compiling() else norm.find
     find(module.get_parameter(_RAW), shape)
 
 
 def _prepare_load(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Hook before load_state_dict: takes a plain weight for the raw one, and v of whatever input size was saved."""
+    """Hook before load_state_dict: accepts a plain weight as the raw one, and v of any input size."""
     norm = find_spectral_norm(module)
     if norm is None:
         return

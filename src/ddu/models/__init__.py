@@ -1,7 +1,8 @@
-"""The paper's networks, each with features to return and a linear head.
+"""The paper's networks. Each returns its features and has a linear head.
 
-`create_model` builds them by name and `list_models` gives the names; one family per file, its differences from the
-original at the top. The classes take `Layers`, the callables they build themselves from.
+`create_model` builds them by name and `list_models` gives the names. Each family has one file, with its differences
+from the original at the top. The classes take `Layers`, the callables that make their convolutions, norms and
+shortcuts.
 """
 
 from ddu.models._factory import create_model as create_model

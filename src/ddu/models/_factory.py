@@ -69,7 +69,7 @@ def find_model(name: str) -> tuple[Architecture, dict[str, int]]:
 def list_models(pattern: str = "*") -> list[str]:
     """The names that `create_model` knows, sorted; `pattern` filters them with the wildcards of a shell.
 
-    Wide ResNets, ResFFNs and FC-Nets also come in every other size: `wide_resnet16_4` is as good as the listed
+    Wide ResNets, ResFFNs and FC-Nets also come in every other size: `wide_resnet16_4` works like the listed
     `wide_resnet28_10`.
 
     >>> list_models("resnet*")
@@ -99,19 +99,19 @@ def create_model(
 
     The defaults are the method's: every hidden layer f has spectral norm ‖f‖ ≤ 3 and every residual block keeps its
     input, x' = g(x) + f(x), with a g that averages. `spectral_norm=None, sensitive=False` is the plain architecture.
-    With ordinary batch-norm the bound on the convolutions is no bound on the network, since batch-norm may scale up
-    again; `spectral_batch_norm=True` bounds that too.
+    Ordinary batch-norm may scale up again what the convolutions bound, so the network is not bounded;
+    `spectral_batch_norm=True` bounds batch-norm too.
 
     Args:
         name: One of `list_models()`, or another size of it such as "wide_resnet16_4".
         num_classes: The number of logits.
         in_channels: The size of the input's second axis: 1 for grey images, 3 for colour. By default 1 for LeNet and
-            the "mnist" stem and 3 elsewhere. Vector networks take it as another word for `in_features`.
+            the "mnist" stem and 3 elsewhere. Networks for vectors treat it as `in_features`.
         in_features: The length of the vectors, for ResFFN and FC-Net only; 2 by default.
         input_size: The images' side, or (height, width). Only used to choose the stem: a network is not tied to it.
-        stem: "mnist", "cifar" or "imagenet": how soon the image is made smaller. By default what `input_size` says
+        stem: "mnist", "cifar" or "imagenet": how soon the image is made smaller. By default `input_size` decides
             ("mnist" below 32 pixels, "imagenet" from 128 on, "cifar" between); without it "mnist" for one channel, and
-            otherwise what the network was made for: "imagenet" for `wide_resnet50_2`, "cifar" for the rest.
+            otherwise the stem of the original: "imagenet" for `wide_resnet50_2`, "cifar" for the rest.
         width: Scales the channels of every layer; `resnet18` has 512 features, and 128 with `width=0.25`.
         spectral_norm: The largest spectral norm of a convolution or hidden linear layer, or None for ordinary layers.
         sensitive: Leaky ReLU (slope 0.01) instead of ReLU, average-pooled shortcuts instead of 1x1 convolutions.
@@ -119,7 +119,7 @@ def create_model(
         power_steps: Of every spectrally normalised layer, as in `ddu.layers.spectral_norm`.
         head: "linear"; "duq", a `ddu.layers.RBFHead`; or "sngp", a `ddu.layers.GaussianProcessHead`.
         head_options: Keyword arguments of that head.
-        **options: What the family has of its own: `dropout` of wide ResNets (0.3), ResFFN and FC-Net (0).
+        **options: Options of the family: `dropout` of wide ResNets (0.3), ResFFN and FC-Net (0).
 
     Returns:
         The network, in training mode, with `forward_features`, `forward_head` and `num_features`.
@@ -180,14 +180,14 @@ def takes_images(name: str) -> bool:
 
 
 def _options_of(network: Callable[..., nn.Module]) -> list[str]:
-    """The keyword arguments that a network or head has of its own, besides those that all of them have."""
+    """The keyword arguments of a network or head, without those that all networks share."""
     parameters = inspect.signature(network).parameters.values()
     shared = ("num_classes", "width", "layers")
     return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in shared]
 
 
 def _choose_stem(in_channels: int | None, input_size: int | tuple[int, int] | None) -> Stem | None:
-    """The stem that the size says, or else the channels; None if neither settles it."""
+    """The stem by the input size, or else by the channels; None if neither decides."""
     if input_size is not None:
         side = input_size if isinstance(input_size, int) else min(input_size)
         return "mnist" if side < 32 else "cifar" if side < 128 else "imagenet"

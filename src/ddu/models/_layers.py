@@ -55,7 +55,7 @@ def projection_shortcut(
 def pooled_shortcut(
     in_channels: int, out_channels: int, stride: int, *, conv: LayerFactory, norm: LayerFactory
 ) -> nn.Module:
-    """The sensitive shortcut: an average over every pixel, and zeros for new channels; it has no use for the layers."""
+    """The sensitive shortcut: an average over every pixel, and zeros for new channels; it uses none of the layers."""
     return AvgPoolShortcut(in_channels, out_channels, stride)
 
 
@@ -124,7 +124,7 @@ def stem_conv(stem: Stem, in_channels: int, out_channels: int, layers: Layers) -
 
 
 def stem_pool(stem: Stem) -> nn.Module:
-    """What follows the first convolution: a 3x3 maximum with stride 2 for "imagenet", nothing for the others."""
+    """The pooling after the first convolution: a 3x3 maximum with stride 2 for "imagenet", none for the others."""
     return nn.MaxPool2d(3, stride=2, padding=1) if stem == "imagenet" else nn.Identity()
 
 

@@ -1,7 +1,7 @@
 """Wide ResNet (Zagoruyko and Komodakis, "Wide residual networks", 2016), pre-activation.
 
 A stem of 16 channels and three groups of (depth - 4) / 6 blocks with 16, 32 and 64 times `widen` channels, strides 1,
-2 and 2; a last batch-norm and activation; the features are the last map, averaged. Batch-norm moves by 0.01 a step,
+2 and 2; a last batch-norm and activation; the features are the last map, averaged. Batch-norm has momentum 0.01,
 dropout between the convolutions of a block is 0.3, and convolutions start from He et al.'s normal (fan-out) draw.
 
 Differences from the original:
