@@ -6,18 +6,17 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-from torch.utils.data import TensorDataset
 
-from ddu.active import ActiveLearner, labels_to_reach
-from ddu.data import ambiguous_digits, digits, stratified_split
+from ddu.active import ActiveLearner
 from ddu.detectors import DDU, Ensemble, Softmax
+from ddu.experiments.active_protocols import PROTOCOLS, draw_sets, read_source
+from ddu.experiments.learning_curves import labels_to_reach
 from ddu.models import create_model
 
 pytestmark = pytest.mark.slow  # whole curves of three seeds
 
 SEEDS = 3
 BUDGET = 150
-INITIAL = 20
 
 PLAIN = partial(create_model, "resffn2_64", in_features=64, spectral_norm=None)
 SMOOTH = partial(create_model, "resffn2_64", in_features=64)
@@ -42,25 +41,12 @@ def train(model, samples, validation, *, seed):
         optimiser.step()
 
 
-def draw(seed):
-    """Digits to begin with, for the pool and for the test, with as many of each class; and where to draw more from."""
-    generator = torch.Generator().manual_seed(seed)
-    everything = digits()
-    share = INITIAL / len(everything)
-    parts = stratified_split(everything.labels, [share, 0.6, 0.4 - share], generator)
-    return [everything[part] for part in parts], generator
-
-
-def vectors(images):
-    return (images.flatten(1) - 0.305) / 0.376
-
-
-def learner(method, seed, labelled, pool, test):
+def learner(method, seed, sets):
     return ActiveLearner(
-        pool=vectors(pool.images),
-        labelled=TensorDataset(vectors(labelled.images), labelled.labels),
-        oracle=lambda indices: pool.labels[indices],
-        test=TensorDataset(vectors(test.images), test.labels),
+        pool=sets.pool,
+        labelled=sets.labelled,
+        oracle=lambda indices: sets.pool.labels[indices],
+        test=sets.test,
         trainer=train,
         per_round=10,
         seed=seed,
@@ -71,11 +57,11 @@ def learner(method, seed, labelled, pool, test):
 @pytest.fixture(scope="module")
 def labels_to_90():
     """Of each method, the mean number of labels over seeds; one that does not get there counts as one round more."""
+    source = read_source(PROTOCOLS["digits"])
 
     def needed(method, seed):
-        (labelled, pool, test), _ = draw(seed)
-        curve = {}
-        for record in learner(method, seed, labelled, pool, test).run(until=BUDGET):
+        curve, sets = {}, draw_sets(PROTOCOLS["digits"], seed, source)
+        for record in learner(method, seed, sets).run(until=BUDGET):
             curve[record.labels] = record.accuracy
             if labels_to_reach(curve, 0.9):
                 break
@@ -96,17 +82,14 @@ def test_mutual_information_reaches_90_percent_with_fewer_labels_than_random(lab
 
 
 def test_density_acquires_fewer_ambiguous_digits_than_entropy():
-    shares = {}
+    shares, source = {}, read_source(PROTOCOLS["dirty_digits"])
     for method in ("density", "entropy"):
         found = []
         for seed in range(SEEDS):
-            (labelled, pool, test), generator = draw(seed)
-            clean = pool[torch.randperm(len(pool), generator=generator)[:100]]
-            mixed = clean + ambiguous_digits(pool.images, pool.labels, 9 * len(clean), generator)
-            learning = learner(method, seed, labelled, mixed, test)
-            acquired = [index for record in learning.run(until=70) for index in record.indices]
+            sets = draw_sets(PROTOCOLS["dirty_digits"], seed, source)
+            acquired = [index for record in learner(method, seed, sets).run(until=70) for index in record.indices]
             assert len(acquired) == 50
-            found.append(np.mean([index >= len(clean) for index in acquired]))
+            found.append(sets.ambiguous[acquired].mean())
         shares[method] = np.mean(found)
     # Nine in ten are ambiguous: entropy looks for them, density does not
     assert shares["density"] < 0.75 < 0.9 < shares["entropy"]
