@@ -11,20 +11,24 @@ from scipy import stats
 from torch import nn
 
 from ddu.active import (
+    ACQUISITION_FUNCTIONS,
+    AcquisitionFunction,
     Candidates,
     Diverse,
-    LeaveOutFar,
+    ExcludeOutliers,
     PowerSampling,
     Random,
     Top,
     diverse_top_k,
+    find_acquisition_function,
     gumbel_top_k,
+    list_acquisition_functions,
     top_k,
     within_quantile,
 )
-from ddu.active._acquisition import find_acquisition, power_log_weights, rank_log_weights
+from ddu.active.acquisition import find_acquisition, power_log_weights, rank_log_weights
 from ddu.density import GaussianDensity
-from ddu.detectors import DDU, Softmax
+from ddu.detectors import DDU, METHODS, PLAIN, Ensemble, Method, Softmax, register
 from ddu.errors import InputError, NotSupportedError
 
 pytestmark = pytest.mark.filterwarnings("ignore::ddu.errors.FewSamplesWarning")
@@ -186,34 +190,75 @@ def test_power_zero_is_random_and_a_large_power_is_the_top(blobs):
         assert stats.chisquare(np.bincount(drawn, minlength=len(candidates))).pvalue > 1e-3
 
 
-def test_what_is_too_far_out_is_left_out(blobs, fitted):
+def test_outliers_are_excluded(blobs, fitted):
     pool = torch.cat([torch.full((12, 6), 1e4), blobs.pool])
     indices = np.arange(len(pool))[::-1].copy()
     candidates = Candidates(fitted, pool, indices)
     assert indices[Top().choose(candidates, 12, generator()).positions].max() < 12
-    inside = LeaveOutFar(Top(), quantile=0.9).choose(candidates, 5, generator())
+    inside = ExcludeOutliers(Top(), quantile=0.9).choose(candidates, 5, generator())
     assert indices[inside.positions].min() >= 12
     epistemic = candidates.uncertainties.epistemic
     assert inside.scores == pytest.approx(epistemic[inside.positions])
     threshold = float(np.sort(epistemic)[20])
-    below = LeaveOutFar(Random(), threshold=threshold).choose(candidates, 100, generator())
+    below = ExcludeOutliers(Random(), threshold=threshold).choose(candidates, 100, generator())
     assert sorted(below.positions) == np.flatnonzero(epistemic <= threshold).tolist()
-    diverse = LeaveOutFar(Diverse(), quantile=0.9).choose(candidates, 3, generator())
+    diverse = ExcludeOutliers(Diverse(), quantile=0.9).choose(candidates, 3, generator())
     assert indices[diverse.positions].min() >= 12
+
+
+# Acquisition functions: a registered method and a rule
+
+
+def test_an_acquisition_function_has_the_detector_and_the_networks_of_its_method():
+    density, entropy, vgg, duq, sngp = map(
+        find_acquisition_function, ("density", "entropy", "density_vgg", "duq", "sngp")
+    )
+    assert isinstance(density.make_detector(nn.Linear(2, 2)), DDU)
+    assert isinstance(entropy.make_detector(nn.Linear(2, 2)), Softmax)
+    assert (density.num_members, density.network_options) == (1, {})
+    assert entropy.network_options == PLAIN.options
+    assert (vgg.network, vgg.network_options) == ("vgg16", PLAIN.options)
+    assert duq.network_options == {**PLAIN.options, "head": "duq", "head_options": {"momentum": 0.99}}
+    assert sngp.network_options == {"head": "sngp", "spectral_norm": 6.0, "sensitive": False}
+    for name in ("ensemble_pe", "ensemble_mi", "ensemble_mi_power"):
+        ensemble = find_acquisition_function(name)
+        assert ensemble.num_members == 3
+        detector = ensemble.make_detector([nn.Linear(2, 2) for _ in range(3)])
+        assert isinstance(detector, Ensemble)
+        assert detector.score == METHODS[name.removesuffix("_power")].options["score"]
+
+
+def test_every_other_registered_method_is_one_with_the_rule_top(monkeypatch):
+    assert find_acquisition_function("energy") == AcquisitionFunction("energy", Top())
+    assert find_acquisition_function("ensemble_ee").num_members == METHODS["ensemble_ee"].members
+    monkeypatch.setattr("ddu.detectors.registry.METHODS", dict(METHODS))
+    register(Method("mine", Softmax))
+    assert find_acquisition_function("mine").rule == Top()
+    names = list_acquisition_functions()
+    assert {*ACQUISITION_FUNCTIONS, "mine", "energy"} < {*names}
+    assert len(names) == len({*names})
+    with pytest.raises(InputError, match=r"^There is no acquisition function 'mien'\. Did you mean 'mine'\?$"):
+        find_acquisition_function("mien")
+
+
+def test_outliers_can_be_excluded_with_any_acquisition_function():
+    density = find_acquisition_function("density")
+    assert density.excluding(0.99).rule == ExcludeOutliers(Top(), quantile=0.99)
+    assert density.excluding(None) == density
 
 
 def test_mistakes_are_named(blobs, fitted):
     candidates = Candidates(fitted, blobs.pool, np.arange(len(blobs.pool)))
-    with pytest.raises(InputError, match=r"^LeaveOutFar needs either a quantile or a threshold\.$"):
-        LeaveOutFar(Top())
+    with pytest.raises(InputError, match=r"^ExcludeOutliers needs either a quantile or a threshold\.$"):
+        ExcludeOutliers(Top())
     with pytest.raises(
-        InputError, match=r"^The 'quantile' of LeaveOutFar must lie between 0 and 1\. Got 99 instead\.$"
+        InputError, match=r"^The 'quantile' of ExcludeOutliers must lie between 0 and 1\. Got 99 instead\.$"
     ):
-        LeaveOutFar(Top(), quantile=99)
+        ExcludeOutliers(Top(), quantile=99)
     with pytest.raises(
         InputError, match=r"^All 120 candidates lie above the threshold of -1e\+09, the nearest at \S+: raise it, or "
     ):
-        LeaveOutFar(Top(), threshold=-1e9).choose(candidates, 5, generator())
+        ExcludeOutliers(Top(), threshold=-1e9).choose(candidates, 5, generator())
     softmax = Candidates(Softmax(fitted.model), blobs.pool, np.arange(len(blobs.pool)))
     with pytest.raises(
         NotSupportedError,

@@ -5,20 +5,18 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 from torch.nn.functional import cross_entropy
-from torch.utils.data import TensorDataset
 
-from ddu.active import ActiveLearner, labels_to_reach
-from ddu.data import mix_pairs, stratified_split
+from ddu.active import ActiveLearner
 from ddu.detectors import DDU, Ensemble, Softmax
+from ddu.experiments.active_protocols import PROTOCOLS, draw_sets, read_source
+from ddu.experiments.learning_curves import labels_to_reach
 from ddu.models import create_model
 
 pytestmark = pytest.mark.slow  # whole curves of three seeds
 
 SEEDS = 3
 BUDGET = 150
-INITIAL = 20
 
 PLAIN = partial(create_model, "resffn2_64", in_features=64, spectral_norm=None)
 SMOOTH = partial(create_model, "resffn2_64", in_features=64)
@@ -43,22 +41,12 @@ def train(model, samples, validation, *, seed):
         optimiser.step()
 
 
-def draw(seed):
-    """Digits to begin with, for the pool and for the test, with as many of each class; and where to draw more from."""
-    generator = torch.Generator().manual_seed(seed)
-    pixels, labels = (torch.from_numpy(part) for part in load_digits(return_X_y=True))
-    inputs = (pixels.float() / 16 - 0.305) / 0.376
-    share = INITIAL / len(labels)
-    parts = stratified_split(labels, [share, 0.6, 0.4 - share], generator)
-    return [(inputs[part], labels[part]) for part in parts], generator
-
-
-def learner(method, seed, labelled, pool, test):
+def learner(method, seed, sets):
     return ActiveLearner(
-        pool=pool[0],
-        labelled=TensorDataset(*labelled),
-        oracle=lambda indices: pool[1][indices],
-        test=TensorDataset(*test),
+        pool=sets.pool,
+        labelled=sets.labelled,
+        oracle=lambda indices: sets.pool.labels[indices],
+        test=sets.test,
         trainer=train,
         per_round=10,
         seed=seed,
@@ -69,11 +57,11 @@ def learner(method, seed, labelled, pool, test):
 @pytest.fixture(scope="module")
 def labels_to_90():
     """Of each method, the mean number of labels over seeds; one that does not get there counts as one round more."""
+    source = read_source(PROTOCOLS["digits"])
 
     def needed(method, seed):
-        (labelled, pool, test), _ = draw(seed)
-        curve = {}
-        for record in learner(method, seed, labelled, pool, test).run(until=BUDGET):
+        curve, sets = {}, draw_sets(PROTOCOLS["digits"], seed, source)
+        for record in learner(method, seed, sets).run(until=BUDGET):
             curve[record.labels] = record.accuracy
             if labels_to_reach(curve, 0.9):
                 break
@@ -94,20 +82,14 @@ def test_mutual_information_reaches_90_percent_with_fewer_labels_than_random(lab
 
 
 def test_density_acquires_fewer_ambiguous_digits_than_entropy():
-    shares = {}
+    shares, source = {}, read_source(PROTOCOLS["dirty_digits"])
     for method in ("density", "entropy"):
         found = []
         for seed in range(SEEDS):
-            (labelled, pool, test), generator = draw(seed)
-            chosen = torch.randperm(len(pool[1]), generator=generator)[:100]
-            mixed = mix_pairs(*(part.numpy() for part in pool), 900, generator)
-            dirty = [
-                torch.cat([part[chosen], torch.from_numpy(more)]) for part, more in zip(pool, mixed[:2], strict=True)
-            ]
-            learning = learner(method, seed, labelled, dirty, test)
-            acquired = [index for record in learning.run(until=70) for index in record.indices]
+            sets = draw_sets(PROTOCOLS["dirty_digits"], seed, source)
+            acquired = [index for record in learner(method, seed, sets).run(until=70) for index in record.indices]
             assert len(acquired) == 50
-            found.append(np.mean([index >= len(chosen) for index in acquired]))
+            found.append(sets.ambiguous[acquired].mean())
         shares[method] = np.mean(found)
     # Nine in ten are ambiguous: entropy looks for them, density does not
     assert shares["density"] < 0.75 < 0.9 < shares["entropy"]

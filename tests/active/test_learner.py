@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from ddu.active import ActiveLearner, Choice, Diverse, LeaveOutFar, PowerSampling, Top, by_recipe
+from ddu.active import ActiveLearner, Choice, Diverse, ExcludeOutliers, PowerSampling, Top, by_recipe
 from ddu.data import ArrayDataset, DataInfo
 from ddu.detectors import DDU, Ensemble, Mahalanobis, Softmax
 from ddu.errors import ArtifactError, FewSamplesWarning, InputError, LabelError
@@ -153,7 +153,7 @@ VARIANTS = {
     "a changing choice of candidates": {"candidates": 50},
     "power sampling": {"acquisition": PowerSampling()},
     "an updated density": {"acquisition": Diverse(), "retrain_every": 3},
-    "without the far": {"acquisition": LeaveOutFar(Top(), quantile=0.8)},
+    "without outliers": {"acquisition": ExcludeOutliers(Top(), quantile=0.8)},
     "an ensemble": {"detector": Ensemble, "members": 2},
     "random": {"acquisition": "random"},
 }
@@ -182,10 +182,10 @@ class OwnAcquisition:
 
 
 def test_an_acquisition_of_ones_own_is_resumed(blobs, tmp_path):
-    learner = blobs.learner(acquisition=LeaveOutFar(OwnAcquisition(), quantile=0.9))
+    learner = blobs.learner(acquisition=ExcludeOutliers(OwnAcquisition(), quantile=0.9))
     learner.step()
     learner.save(tmp_path)
-    again = blobs.learner(acquisition=LeaveOutFar(OwnAcquisition(), quantile=0.9)).resume(tmp_path)
+    again = blobs.learner(acquisition=ExcludeOutliers(OwnAcquisition(), quantile=0.9)).resume(tmp_path)
     assert again.propose(3).indices.tolist() == learner.propose(3).indices.tolist()
 
 
@@ -193,17 +193,24 @@ def test_labels_are_not_resumed_with_another_pool(blobs, tmp_path):
     learner = blobs.learner()
     learner.teach([7], [1])
     learner.save(tmp_path)
-    with pytest.raises(InputError, match=r"was made with pool=120 samples \(\w+\), and this one with pool=120 samples"):
+    with pytest.raises(InputError, match=r"has pool=120 samples \(\w+\), and this one has pool=120 samples"):
         blobs.learner(pool=blobs.pool.flip(0)).resume(tmp_path)
 
 
-def test_a_run_that_goes_on_after_its_end_has_every_round_once(blobs, tmp_path):
+def test_a_run_that_is_continued_after_its_end_has_every_round_once(blobs, tmp_path):
     learner = blobs.learner()
     list(learner.run(21))
     learner.save(tmp_path)
     again = blobs.learner().resume(tmp_path)
     list(again.run(26))
     assert [(record.round, record.labels) for record in again.records] == [(0, 16), (1, 21), (2, 26)]
+
+
+def test_settings_that_the_learner_does_not_know_must_be_the_same_too(blobs, tmp_path):
+    blobs.learner(settings={"recipe": {"epochs": 3, "milestones": (1, 2)}}).save(tmp_path)
+    blobs.learner(settings={"recipe": {"epochs": 3, "milestones": (1, 2)}}).resume(tmp_path)
+    with pytest.raises(InputError, match=r" has epochs=3, and this one has epochs=4: use the same, or another folder"):
+        blobs.learner(settings={"recipe": {"epochs": 4, "milestones": (1, 2)}}).resume(tmp_path)
 
 
 def test_resuming_from_nothing_is_a_beginning(blobs, tmp_path):
@@ -216,15 +223,19 @@ def test_another_learner_and_a_damaged_file_are_refused(blobs, tmp_path):
     learner.save(tmp_path)
     with pytest.raises(
         InputError,
-        match=r" was made with seed=0, and this one with seed=1: make it alike, or choose another folder\.$",
+        match=r"^The learner in \S+ has seed=0, and this one has seed=1: use the same, or another folder\.$",
     ):
         blobs.learner(seed=1).resume(tmp_path)
-    with pytest.raises(InputError, match=r"acquisition=Top\(score='epistemic'\), and this one with acquisition=Random"):
+    with pytest.raises(InputError, match=r"acquisition=Top\(score='epistemic'\), and this one has acquisition=Random"):
         blobs.learner(acquisition="random").resume(tmp_path)
     path = tmp_path / "learner.json"
     text = path.read_text()
     path.write_text(text[:-40])
-    with pytest.raises(ArtifactError, match=r"learner\.json is damaged \(.*\): it cannot be resumed from\.$"):
+    damaged = r"learner\.json is damaged \(.*\): choose another folder for this learner\.$"
+    with pytest.raises(ArtifactError, match=damaged):
+        blobs.learner().resume(tmp_path)
+    path.write_text(json.dumps({name: value for name, value in json.loads(text).items() if name != "rounds"}))
+    with pytest.raises(ArtifactError, match=damaged):
         blobs.learner().resume(tmp_path)
     path.write_text(json.dumps(json.loads(text) | {"version": 2}))
     with pytest.raises(ArtifactError, match=r"learner\.json is not the state of an active learner that this ddu can "):
@@ -306,7 +317,7 @@ def test_the_best_validation_model_is_the_best_epochs_copy(blobs):
 
 def test_the_default_is_the_recipe_for_active_learning(blobs, monkeypatch):
     asked = {}
-    monkeypatch.setattr("ddu.active._training.fit", lambda *arguments, **options: asked.update(options))
+    monkeypatch.setattr("ddu.active.learner.fit", lambda *arguments, **options: asked.update(options))
     learner = ActiveLearner(make_network, Softmax, blobs.pool, blobs.labelled)
     learner.propose(1)
     assert asked["recipe"] == "active_learning"
@@ -416,7 +427,7 @@ def test_a_trainer_is_shown_the_validation_set_and_never_the_test_set(blobs, hel
 
 def test_a_recipe_validates_on_the_validation_set_and_trains_on_the_labelled_one(blobs, held_out, monkeypatch):
     shown = []
-    monkeypatch.setattr("ddu.active._training.fit", lambda model, *samples, **options: shown.extend(samples))
+    monkeypatch.setattr("ddu.active.learner.fit", lambda model, *samples, **options: shown.extend(samples))
     learner = blobs.learner(trainer=by_recipe(), validation=held_out, detector=Softmax)
     learner.propose(1)
     train, validation = shown

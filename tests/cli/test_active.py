@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ddu.active import CurvePoint
 from ddu.cli import main
+from ddu.detectors import METHODS, Method, Softmax, register
 from ddu.results import RowFile
 
 RUN = "import sys; sys.argv[0] = 'ddu'; from ddu.cli import main; main()"
@@ -21,12 +21,12 @@ TINY = ("--set", "epochs=2", "samples_per_epoch=64", "--until", "60")
 DIGITS = ("active", "--data", "dirty_digits", *TINY, "--acquisition", "density", "ensemble_mi")
 
 
-def points(folder):
-    return RowFile(Path(folder) / "active_dirty_digits.csv", CurvePoint).read()
+def read(folder):
+    return RowFile(Path(folder) / "rows.csv").read()
 
 
 def timeless(rows):
-    return [replace(row, seconds=0, command=None) for row in rows]
+    return [replace(row, value=0 if row.metric == "round_seconds" else row.value, command=None) for row in rows]
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +45,18 @@ def uninterrupted(tmp_path_factory):
 
 def test_every_acquisition_is_measured_reported_and_drawn(uninterrupted):
     folder, out, err = uninterrupted
-    rows = points(folder)
-    assert [row.acquisition for row in rows] == ["density"] * 5 + ["ensemble_mi"] * 5
+    rows = [row for row in read(folder) if row.metric == "accuracy"]
+    assert [row.detector for row in rows] == ["density"] * 5 + ["ensemble_mi"] * 5
     assert [row.labels for row in rows[:5]] == [20, 30, 40, 50, 60]
     assert rows[0].command == f"ddu {' '.join(DIGITS)} --output {folder}"
     assert "density, seed 0: 20 of 60 labels, accuracy " in err
     assert "epochs 10 -> 2" in out
     assert "3 x resffn2_64" in out
-    table = (folder / "active_dirty_digits.md").read_text()
+    assert f"{folder} has rows.csv, curves.png and table.md." in out
+    table = (folder / "table.md").read_text()
     assert "| density | resffn2_64+sn | 1 |" in table
     assert "epochs 10 -> 2; samples_per_epoch 640 -> 64" in table
-    assert (folder / "active_dirty_digits.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow
@@ -64,36 +65,53 @@ def test_a_command_that_is_killed_in_the_middle_of_a_round_ends_in_the_same_curv
     arguments = (*DIGITS, "--output", str(tmp_path))
     process = subprocess.Popen([sys.executable, "-c", RUN, *arguments], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 200
-    while len(points(tmp_path)) < 3 and time.monotonic() < deadline:
+    while len(read(tmp_path)) < 8 and time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.01)
     time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
-    assert 3 <= len(points(tmp_path)) < 10, "it was over before it could be killed"
-    assert not (tmp_path / "active_dirty_digits.md").exists()
+    assert 8 <= len(read(tmp_path)) < len(read(whole)), "it was over before it could be killed"
+    assert not (tmp_path / "table.md").exists()
     assert command(*arguments)[0] == 0
-    assert timeless(points(tmp_path)) == timeless(points(whole))
-    assert (tmp_path / "active_dirty_digits.md").read_text() == (whole / "active_dirty_digits.md").read_text()
+    assert timeless(read(tmp_path)) == timeless(read(whole))
+    assert (tmp_path / "table.md").read_text() == (whole / "table.md").read_text()
 
 
-def test_what_is_done_is_not_done_again(command, uninterrupted):
+def test_finished_curves_are_not_measured_again(command, uninterrupted):
     folder, *_ = uninterrupted
-    before = (folder / "active_dirty_digits.csv").read_bytes()
+    before = (folder / "rows.csv").read_bytes()
     assert command(*DIGITS, "--output", str(folder))[0] == 0
-    assert (folder / "active_dirty_digits.csv").read_bytes() == before
+    assert (folder / "rows.csv").read_bytes() == before
+
+
+def test_a_registered_detector_is_used_by_its_name_in_the_usual_folder(command, tmp_path, monkeypatch):
+    class Mine(Softmax):
+        name = "mine"
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ddu.detectors.registry.METHODS", dict(METHODS))
+    register(Method("mine", Mine))
+    code, out, err = command("active", "--data", "digits", *TINY, "--until", "20", "--acquisition", "mine")
+    assert code == 0, err
+    assert "mine" in out
+    assert {row.detector for row in read("results/active_digits")} == {"mine"}
+    assert os.listdir("results/active_digits/learners") == ["mine-seed0"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--data", "dirty_digit"), "There is no protocol for 'dirty_digit'. Did you mean 'dirty_digits'?"),
-        (("--acquisition", "density", "entropi"), "There is no acquisition 'entropi'. Did you mean 'entropy'?"),
+        (
+            ("--acquisition", "density", "entropi"),
+            "There is no acquisition function 'entropi'. Did you mean 'entropy'?",
+        ),
         (("--set", "epoch=3"), "A recipe has no field 'epoch'. Did you mean 'epochs'?"),
         (("--set", "validation=0"), "A recipe has no field 'validation'."),
-        (("--until", "35"), "20 labels and then 10 a round do not come to 35: stop at 30 or at 40."),
-        (("--leave-out-above", "99"), "The 'quantile' of LeaveOutFar must lie between 0 and 1. Got 99.0 instead."),
+        (("--until", "35"), "20 labels and then 10 per round do not add up to 35: stop at 30 or at 40."),
+        (("--exclude-above", "99"), "The 'quantile' of ExcludeOutliers must lie between 0 and 1. Got 99.0 instead."),
         (("--data", "mnist", "--data-root", "/nowhere"), "mnist"),
     ],
 )

@@ -3,20 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from torch.nn.utils import parametrize
 
-from ddu.active import (
-    METHODS,
-    PROTOCOLS,
-    LeaveOutFar,
-    Top,
-    draw_sets,
-    find_method,
-    find_protocol,
-    make_learner,
-)
-from ddu.active._protocols import _balanced
 from ddu.errors import InputError
+from ddu.experiments.active_protocols import PROTOCOLS, _balanced, draw_sets, find_protocol, read_source
+
+
+def sets_of(protocol, seed=0, root=None):
+    return draw_sets(protocol, seed, read_source(protocol, root))
 
 
 def test_the_papers_numbers_are_kept():
@@ -29,11 +22,6 @@ def test_the_papers_numbers_are_kept():
     assert (PROTOCOLS["dirty_mnist"].pool, PROTOCOLS["dirty_mnist"].ambiguous) == (1000, 60_000)
     cifar = PROTOCOLS["cifar10"]
     assert (cifar.initial, cifar.per_round, cifar.until) == (1000, 500, 20_000)
-    assert {name: method.members for name, method in METHODS.items() if method.members > 1} == {
-        "ensemble_pe": 3,
-        "ensemble_mi": 3,
-        "ensemble_mi_power": 3,
-    }
 
 
 def test_a_reduced_protocol_keeps_labels_and_rounds_and_says_what_it_reduces():
@@ -51,48 +39,15 @@ def test_a_reduced_protocol_keeps_labels_and_rounds_and_says_what_it_reduces():
     assert find_protocol("mnist", until=50).reductions() is None
 
 
-def test_networks_are_those_of_the_method():
-    sets = draw_sets(PROTOCOLS["digits"], 0)
-
-    def network(name):
-        return make_learner(PROTOCOLS["digits"], METHODS[name], sets, 0).model_factory()
-
-    assert any(parametrize.is_parametrized(module) for module in network("density").modules())
-    assert not any(parametrize.is_parametrized(module) for module in network("entropy").modules())
-    assert METHODS["density_vgg"].network == "vgg16"
-
-
-def test_a_learner_is_given_every_set_for_what_it_was_drawn_for():
-    sets = draw_sets(PROTOCOLS["dirty_digits"], 0)
-    learner = make_learner(PROTOCOLS["dirty_digits"], METHODS["entropy"], sets, 0)
-    assert learner.validation is sets.validation
-    assert learner.test is sets.test
-    assert learner.labelled is sets.labelled
-    assert learner.pool is sets.pool
-    assert learner.oracle is not None
-    assert np.array_equal(learner.oracle(np.array([3, 1])), sets.pool.labels[[3, 1]])
-
-
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "density_vgg"])
-def test_every_method_learns_a_round(name):
-    protocol = find_protocol("digits", epochs=2, samples_per_epoch=320, lr=0.01)
-    learner = make_learner(protocol, METHODS[name], draw_sets(protocol, 0), 0)
-    record = learner.step()
-    assert len(set(record.indices)) == 10
-    assert (record.accuracy or 0) > 0.2  # by chance it is 0.1
-    proposal = learner.propose(3)
-    assert np.isfinite([proposal.scores, proposal.epistemic, proposal.aleatoric]).all()
-
-
 @pytest.mark.parametrize("seed", [0, 1])
 def test_samples_of_a_run_are_balanced_and_clean_and_in_one_set_only(seed):
     protocol = PROTOCOLS["dirty_digits"]
-    sets = draw_sets(protocol, seed)
+    sets = sets_of(protocol, seed)
     assert np.bincount(sets.labelled.labels).tolist() == [2] * 10
     assert (len(sets.validation), len(sets.pool), len(sets.test)) == (100, 1000, 500)
     assert (int(sets.ambiguous.sum()), int((~sets.ambiguous).sum())) == (900, 100)
     clean = np.concatenate([sets.labelled.inputs, sets.validation.inputs, sets.pool.inputs[~sets.ambiguous]])
-    known = {row.tobytes() for row in draw_sets(PROTOCOLS["digits"], seed).pool.inputs} | {
+    known = {row.tobytes() for row in sets_of(PROTOCOLS["digits"], seed).pool.inputs} | {
         row.tobytes() for row in clean[:120]
     }
     assert len({row.tobytes() for row in clean}) == len(clean)
@@ -101,9 +56,24 @@ def test_samples_of_a_run_are_balanced_and_clean_and_in_one_set_only(seed):
 
 
 def test_samples_depend_on_the_seed_alone():
-    same, again, other = (draw_sets(PROTOCOLS["dirty_digits"], seed) for seed in (0, 0, 1))
+    same, again, other = (sets_of(PROTOCOLS["dirty_digits"], seed) for seed in (0, 0, 1))
+    assert same.digest == other.digest != sets_of(PROTOCOLS["digits"]).digest
     assert np.array_equal(same.pool.inputs, again.pool.inputs)
     assert not np.array_equal(same.labelled.inputs, other.labelled.inputs)
+
+
+def test_images_are_made_large_enough_where_they_are_scaled():
+    reduced = find_protocol("mnist", "cpu")
+    assert reduced.with_images_of(None) == reduced
+    larger = reduced.with_images_of(16)
+    assert larger.image_size == 16
+    assert "image_size original -> 16" in (larger.reductions() or "")
+    assert PROTOCOLS["mnist"].with_images_of(16) == PROTOCOLS["mnist"]
+
+
+def test_the_end_of_a_curve_is_not_one_of_its_settings():
+    assert find_protocol("mnist", until=50).settings() == PROTOCOLS["mnist"].settings()
+    assert find_protocol("mnist", epochs=3).settings() != PROTOCOLS["mnist"].settings()
 
 
 @pytest.mark.parametrize("count", [10, 20, 23])
@@ -118,25 +88,17 @@ def test_initial_labels_are_spread_over_the_classes(count):
 
 
 def test_the_real_protocols_draw_what_they_say(real_data):
-    sets = draw_sets(PROTOCOLS["mnist"], 0, real_data)
+    sets = sets_of(PROTOCOLS["mnist"], 0, real_data)
     assert np.bincount(sets.labelled.labels).tolist() == [2] * 10
     assert (len(sets.validation), len(sets.pool), len(sets.test)) == (6000, 60_000 - 6020, 10_000)
     assert not sets.ambiguous.any()
-    reduced = draw_sets(find_protocol("mnist", "cpu"), 0, real_data)
+    reduced = sets_of(find_protocol("mnist", "cpu"), 0, real_data)
     assert len(reduced.pool) == 60_000 - 20 - len(reduced.validation)
     for small in (reduced.labelled, reduced.validation, reduced.pool, reduced.test):
         assert small[0][0].shape == (1, 14, 14)
     blocks = sets.labelled[0][0].unfold(1, 2, 2).unfold(2, 2, 2).mean((3, 4))
-    again = draw_sets(find_protocol("mnist", image_size=14), 0, real_data).labelled[0][0]
+    again = sets_of(find_protocol("mnist", image_size=14), 0, real_data).labelled[0][0]
     assert torch.corrcoef(torch.stack([blocks.flatten(), again.flatten()]))[0, 1] > 0.98  # the same digit, smaller
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_every_network_takes_the_reduced_images(name, real_data):
-    protocol = METHODS[name].adapt(find_protocol("mnist", "cpu"))
-    sets = draw_sets(protocol, 0, real_data)
-    inputs, _ = sets.test.__getitems__([0, 1])
-    assert make_learner(protocol, METHODS[name], sets, 0).model_factory()(inputs).shape == (2, 10)
 
 
 def test_mistakes_are_named():
@@ -144,17 +106,10 @@ def test_mistakes_are_named():
         find_protocol("dirty_minst")
     with pytest.raises(InputError, match=r"^A recipe has no field 'epoch'\. Did you mean 'epochs'\?$"):
         find_protocol("mnist", epoch=3)
-    with pytest.raises(InputError, match=r"^There is no acquisition 'densty'\. Did you mean 'density'\?$"):
-        find_method("densty")
     with pytest.raises(
         InputError,
-        match=r"^The protocol for dirty_digits wants 2,000 clean samples in the pool, and there are 1,177\.$",
+        match=r"^The protocol for dirty_digits wants 2,000 clean samples in the pool, and there are only 1,177\.$",
     ):
-        draw_sets(find_protocol("dirty_digits", pool=2000), 0)
+        sets_of(find_protocol("dirty_digits", pool=2000))
     with pytest.raises(InputError, match=r"^5 initial labels cannot be spread over 10 classes of 1197 samples\.$"):
-        draw_sets(find_protocol("digits", initial=5, until=55), 0)
-
-
-def test_what_is_far_out_can_be_left_out_with_any_method():
-    assert find_method("density", 0.99).acquisition == LeaveOutFar(Top(), quantile=0.99)
-    assert find_method("density").acquisition == Top()
+        sets_of(find_protocol("digits", initial=5, until=55))
