@@ -100,7 +100,7 @@ def test_density_acquires_fewer_ambiguous_digits_than_entropy():
         for seed in range(SEEDS):
             (labelled, pool, test), generator = draw(seed)
             chosen = torch.randperm(len(pool[1]), generator=generator)[:100]
-            mixed = mix_pairs(*(part.numpy() for part in pool), 900, generator)
+            mixed = mix_pairs(pool[0].numpy(), pool[1].numpy(), 900, generator)
             dirty = [
                 torch.cat([part[chosen], torch.from_numpy(more)]) for part, more in zip(pool, mixed[:2], strict=True)
             ]
