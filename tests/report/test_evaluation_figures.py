@@ -70,7 +70,7 @@ def test_infinite_scores_are_further_out_than_all_others():
     roc_figure({"ddu": (known, unknown)})
     with pytest.raises(InputError) as caught:
         score_histogram({"mnist": torch.tensor([0.0, torch.nan])})
-    assert str(caught.value) == "A histogram needs numbers, at least one a set. 'mnist' has 2, of which 1 are NaN."
+    assert str(caught.value) == "A histogram needs numbers, at least one per set. 'mnist' has 2, of which 1 are NaN."
 
 
 def test_scores_far_out_are_counted_in_the_outermost_bars_and_the_axis_says_so():
@@ -172,7 +172,7 @@ def test_risk_coverage_curves_are_drawn_with_their_areas():
 def corrupted(detector: str, corruption: str, severity: int, seed: int, value: float, **facts) -> Row:
     return Row(
         **{"detector": detector, "network": "resnet18+sn", "data": "cifar10", "seed": seed, "severity": severity}
-        | {"ood": f"cifar10_c/{corruption}", "metric": "auroc", "value": value}
+        | {"run": "12ab", "ood": f"cifar10_c/{corruption}", "metric": "auroc", "value": value}
         | facts
     )
 
@@ -214,7 +214,7 @@ def test_every_curve_is_over_the_same_corruptions_and_other_rows_are_passed_over
     rows = [
         *ROWS,
         *(corrupted("ddu", "frost", severity, seed, 0.99) for severity in (1, 3, 5) for seed in (0, 1)),
-        Row(detector="ddu", network="resnet18+sn", data="cifar10", seed=0, ood="svhn", metric="auroc", value=0.1),
+        corrupted("ddu", "fog", None, 0, 0.1, ood="svhn"),
         corrupted("ddu", "fog", 1, 0, 0.1, metric="fpr95"),
     ]
     np.testing.assert_allclose(
@@ -224,7 +224,7 @@ def test_every_curve_is_over_the_same_corruptions_and_other_rows_are_passed_over
 
 def test_failures_are_named_and_one_seed_has_no_error():
     one_seed = [row for row in ROWS if row.seed == 0]
-    facts = {"network": "resnet18+sn", "data": "cifar10", "seed": 0}
+    facts = {"network": "resnet18+sn", "data": "cifar10", "seed": 0, "run": "12ab"}
     failed = Row.failed("no memory", detector="ddu", ood="cifar10_c/frost", severity=3, **facts)
     axes: Any = corruption_figure([*one_seed, failed]).axes[0]
     assert legend(axes) == ["ddu (1 failed)", "softmax"]

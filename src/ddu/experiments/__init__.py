@@ -1,1 +1,1 @@
-"""One file a table or figure of the paper."""
+"""One file per experiment: a specification that measures its rows and writes its page."""
