@@ -1,6 +1,7 @@
 """The demo, run for real on few digits: once from Python, once from the command line."""
 
 import re
+import shutil
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -213,16 +214,16 @@ def stop(*arguments, **options):
     raise StopError
 
 
-def test_an_interrupted_demo_is_resumed_where_it_was(folder, rows, tmp_path, monkeypatch):
+def test_a_demo_that_was_interrupted_after_its_training_is_resumed(folder, rows, tmp_path, monkeypatch):
+    shutil.copytree(folder / "run", tmp_path / "demo" / "run")
+    shutil.copy(folder / "demo.json", tmp_path / "demo")
+    monkeypatch.setattr(ddu.runs.train, "fit", stop)  # what is trained is not trained again
     with monkeypatch.context() as patched:
         patched.setattr(module, "_judge", stop)
         with pytest.raises(StopError):
             FEW.measure(tmp_path / "demo")
     assert files(tmp_path / "demo") == ["demo.json", "run"]
-    with monkeypatch.context() as patched:
-        patched.setattr(ddu.runs.train, "fit", stop)  # what is trained is not trained again
-        resumed = FEW.measure(tmp_path / "demo")
-    assert [row.value for row in resumed] == [row.value for row in rows]
+    assert [row.value for row in FEW.measure(tmp_path / "demo")] == [row.value for row in rows]
 
 
 def test_a_demo_that_fails_before_it_begins_leaves_nothing(tmp_path, monkeypatch):

@@ -70,7 +70,7 @@ def test_infinite_scores_are_further_out_than_all_others():
     roc_figure({"ddu": (known, unknown)})
     with pytest.raises(InputError) as caught:
         score_histogram({"mnist": torch.tensor([0.0, torch.nan])})
-    assert str(caught.value) == "A histogram needs numbers, at least one a set. 'mnist' has 2, of which 1 are NaN."
+    assert str(caught.value) == "A histogram needs numbers, at least one per set. 'mnist' has 2, of which 1 are NaN."
 
 
 def test_scores_far_out_are_counted_in_the_outermost_bars_and_the_axis_says_so():

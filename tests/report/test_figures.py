@@ -75,5 +75,5 @@ def test_values_that_are_not_finite_are_refused():
     with pytest.raises(InputError) as caught:
         density_histogram({"digits": torch.tensor([1.0, float("nan"), float("-inf")])}, threshold=0.0)
     assert str(caught.value) == (
-        "A histogram needs finite values, at least one a set. 'digits' has 3, of which 2 are NaN or infinite."
+        "A histogram needs finite values, at least one per set. 'digits' has 3, of which 2 are NaN or infinite."
     )

