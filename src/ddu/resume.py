@@ -37,10 +37,9 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            if not holds_files(folder):
+            with suppress(OSError):  # a folder that is not empty stays
                 (folder / LOCK).unlink()
-                with suppress(OSError):
-                    folder.rmdir()
+                folder.rmdir()
 
 
 @contextmanager
@@ -49,15 +48,21 @@ def _held(folder: Path) -> Iterator[None]:
     with ExitStack() as stack:
         while True:
             folder.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context((folder / LOCK).open("a+b"))
-            try:
-                stack.enter_context(locked(file, wait=False))
-            except BlockingIOError:
-                print(f"Another command is working in {folder}. Waiting for it to finish.", file=sys.stderr, flush=True)
-                stack.enter_context(locked(file))
-            # The one before may have removed the file while this one waited for it
-            if (folder / LOCK).exists() and os.path.samestat(os.fstat(file.fileno()), (folder / LOCK).stat()):
-                break
+            with suppress(
+                FileNotFoundError
+            ):  # the one before removes the lock, and perhaps the folder, when it is done
+                file = stack.enter_context((folder / LOCK).open("a+b"))
+                try:
+                    stack.enter_context(locked(file, wait=False))
+                except BlockingIOError:
+                    print(
+                        f"Another command is working in {folder}. Waiting for it to finish.",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+                    stack.enter_context(locked(file))
+                if os.path.samestat(os.fstat(file.fileno()), (folder / LOCK).stat()):
+                    break
         yield
 
 

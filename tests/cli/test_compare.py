@@ -37,7 +37,7 @@ def test_a_comparison_prints_its_table_and_leaves_a_folder(command, config, plan
     assert out.endswith(f"{folder} has rows.csv, table.md, table.csv, table.tex, figures, scores and networks.\n")
     names = {path.name for path in folder.iterdir()}
     tables = {"table.md", "table.csv", "table.tex"}
-    assert names == {".lock", "comparison.json", "figures", "networks", "rows.csv", "scores"} | tables
+    assert names == {"comparison.json", "figures", "networks", "rows.csv", "scores"} | tables
     assert f"ddu compare {config} --output {folder}" in (folder / "rows.csv").read_text()
 
     run = str(folder / "networks" / "ddu-seed0")

@@ -20,10 +20,11 @@ def plane(tmp_path_factory):
     return write_plane(tmp_path_factory.mktemp("data"))
 
 
-def trained(folder, method="ddu", *, lr=1e-3) -> Run:
+def trained(folder, method="ddu", *, lr=1e-3, alone=False) -> Run:
     recipe = RECIPES["two_moons"].with_changes(epochs=1, lr=lr)
     options = find_method(method).network.options
-    run = train_run(RunSpec("resffn2_16", "two_moons", recipe, method, seed=2, limit=1500, options=options), folder)
+    spec = RunSpec("resffn2_16", "two_moons", recipe, None if alone else method, seed=2, limit=1500, options=options)
+    run = train_run(spec, folder)
     assert run is not None
     return run
 
@@ -60,6 +61,15 @@ def test_what_is_in_the_file_is_not_measured_again(run, plane, tmp_path):
 def test_a_network_with_another_head_is_asked_by_its_own_detector(plane, tmp_path, method):
     rows = Evaluation(trained(tmp_path / "run", method), (plane,)).measure()
     assert {(row.detector, row.status) for row in rows} == {(method, "ok")}
+
+
+@pytest.mark.filterwarnings("ignore::ddu.errors.LabelWarning")
+@pytest.mark.parametrize(
+    ("method", "detectors"), [("duq", ("duq",)), ("ddu", ("ddu", "softmax", "energy", "mahalanobis"))]
+)
+def test_a_network_that_was_trained_alone_is_asked_by_what_its_head_is_for(plane, tmp_path, method, detectors):
+    """Such as those of a comparison."""
+    assert Evaluation(trained(tmp_path / "run", method, alone=True), (plane,)).methods == detectors
 
 
 def test_an_ensemble_is_no_business_of_one_run(run, plane):

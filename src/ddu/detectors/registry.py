@@ -9,7 +9,7 @@ package adds a method by an entry point, which has the `Method`:
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache, partial
@@ -112,6 +112,10 @@ def register(method: Method) -> Method:
     """Adds a method, which every command then knows by its name."""
     if METHODS.get(method.name, method) != method:
         raise InputError(f"There is a method {method.name!r} already: register yours under another name.")
+    known = _classes(METHODS.values())
+    for name, one in _classes([method]).items():
+        if known.get(name, one) is not one:
+            raise InputError(f"There is a detector class with the name {name!r} already: give {one.__name__} its own.")
     METHODS[method.name] = method
     return method
 
@@ -158,7 +162,11 @@ def method_for_head(head: str) -> Method:
 
 def detector_classes() -> dict[str, type[BaseDetector]]:
     """The detector classes by the names that saved files have."""
-    detectors = [METHODS[name].detector for name in list_methods()]
+    return _classes([METHODS[name] for name in list_methods()])
+
+
+def _classes(methods: Iterable[Method]) -> dict[str, type[BaseDetector]]:
+    detectors = [method.detector for method in methods]
     return {one.name: one for one in detectors if isinstance(one, type) and issubclass(one, BaseDetector)}
 
 

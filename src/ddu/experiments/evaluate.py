@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddu.detectors import find_method
+from ddu.detectors import find_method, method_for_head
 from ddu.errors import InputError
 from ddu.experiments.detector_page import folder_of, write_report
 from ddu.experiments.experiment import ROWS, Say
@@ -26,8 +26,8 @@ class Evaluation:
     Attributes:
         run: The run.
         ood: The out-of-distribution sets by name; cifar10_c:fog stands for all severities of a corruption.
-        detectors: Names of methods; none are ddu, softmax, energy and mahalanobis or, if the network has the head of
-            another method, that method.
+        detectors: Names of methods; by default that of the run or, if it is ddu or softmax, these and energy and
+            mahalanobis.
         skip_bad: Leave out images of the OoD sets that cannot be read; for the data of the run its own setting counts.
     """
 
@@ -39,8 +39,8 @@ class Evaluation:
     @property
     def methods(self) -> tuple[str, ...]:
         """The detectors that are measured."""
-        own, linear = self.run.spec.method, self.run.spec.method in (None, "ddu", "softmax")
-        return tuple(dict.fromkeys(self.detectors or (_DEFAULT if linear else (str(own),))))
+        own = self.run.spec.method or method_for_head(self.run.spec.head).name
+        return tuple(dict.fromkeys(self.detectors or (_DEFAULT if own in ("ddu", "softmax") else (own,))))
 
     def measure(
         self,

@@ -71,6 +71,11 @@ class RunSpec:
         """The network as rows call it."""
         return network_label(self.model, {**self.recipe.model, **self.options})
 
+    @property
+    def head(self) -> str:
+        """The head of the network."""
+        return {**self.recipe.model, **self.options}.get("head", "linear")
+
     def make_model(self, info: DataInfo) -> Classifier:
         """The network with its initial weights, which depend on the seed alone."""
         if takes_images(self.model) and not info.is_image:
