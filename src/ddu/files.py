@@ -6,10 +6,13 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO
+
+import numpy as np
 
 from ddu.errors import InputError
 
@@ -84,6 +87,14 @@ def write_bytes(path: Path, data: bytes) -> None:
 def write_json(path: Path, content: Any) -> None:
     """Writes readable JSON in one step."""
     write_bytes(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes arrays to a compressed `.npz` file in one step; none of them may need a pickle."""
+    with whole_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():  # numpy before 2.1 has no np.savez_compressed(..., allow_pickle=False)
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
 def check_writable(folder: Path) -> None:

@@ -2,9 +2,8 @@
 
 import os
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from torch import Generator, Tensor
 
 from ddu.data.dataset import ArrayDataset
 from ddu.errors import DataError, InputError
-from ddu.files import whole_file
+from ddu.files import write_arrays
 
 _SIZE = "samples"  # of the set that was split
 
@@ -117,16 +116,7 @@ def save_splits(path: str | os.PathLike[str], dataset: ArrayDataset, **parts: np
     """
     if _SIZE in parts:
         raise InputError(f"A part of a split cannot be called {_SIZE!r}.")
-    with whole_file(Path(path)) as file:
-        _save_arrays(file, {_SIZE: np.array(len(dataset)), **parts})
-
-
-def _save_arrays(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
-    """What `np.savez_compressed(file, allow_pickle=False, **arrays)` writes: numpy before 2.1 has no such option."""
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+    write_arrays(Path(path), {_SIZE: np.array(len(dataset)), **parts})
 
 
 def load_splits(path: str | os.PathLike[str], dataset: ArrayDataset) -> dict[str, np.ndarray]:

@@ -19,8 +19,6 @@ from ddu.detectors.mahalanobis import Mahalanobis as Mahalanobis
 from ddu.detectors.pytorch_ood import as_pytorch_ood as as_pytorch_ood
 from ddu.detectors.pytorch_ood import from_pytorch_ood as from_pytorch_ood
 from ddu.detectors.pytorch_ood import list_pytorch_ood as list_pytorch_ood
-from ddu.detectors.sngp import SNGP as SNGP
-from ddu.detectors.softmax import Softmax as Softmax
 from ddu.detectors.registry import METHODS as METHODS
 from ddu.detectors.registry import PLAIN as PLAIN
 from ddu.detectors.registry import SMOOTH as SMOOTH
@@ -33,6 +31,8 @@ from ddu.detectors.registry import list_methods as list_methods
 from ddu.detectors.registry import method_for_head as method_for_head
 from ddu.detectors.registry import network_kinds as network_kinds
 from ddu.detectors.registry import register as register
+from ddu.detectors.sngp import SNGP as SNGP
+from ddu.detectors.softmax import Softmax as Softmax
 from ddu.errors import ArtifactError, InputError, LayerError, NotSupportedError
 from ddu.features import FeatureSource, FeatureTap
 

@@ -23,13 +23,12 @@ import torch
 from torch import Generator, Tensor
 
 from ddu import data
-from ddu.data._arrays import save_arrays
 from ddu.data.sources.mnist_5k import mixtures
 from ddu.detectors import BaseDetector
 from ddu.errors import InputError
 from ddu.experiments.experiment import ROWS, Say
 from ddu.extras import require
-from ddu.files import whole_file, write_bytes, write_json
+from ddu.files import write_arrays, write_bytes, write_json
 from ddu.measures import entropy
 from ddu.metrics import accuracy, auroc, expected_calibration_error
 from ddu.report import Card, density_histogram, entropy_histogram, inline_svg, make_cards, render_page
@@ -242,8 +241,7 @@ def _truths(name: str, labels: np.ndarray) -> np.ndarray:
 
 def _save(path: Path, judged: Mapping[str, Judged]) -> None:
     arrays = {f"{name}/{field}": array for name, one in judged.items() for field, array in one._asdict().items()}
-    with whole_file(path) as file:
-        save_arrays(file, arrays, compressed=True)
+    write_arrays(path, arrays)
 
 
 def _rows(run: Run, judged: Mapping[str, Judged], command: str) -> list[Row]:

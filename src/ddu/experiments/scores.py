@@ -1,6 +1,5 @@
 """What a calibrated detector says of every set: all that metrics and figures are made from."""
 
-import io
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddu.files import write_bytes
+from ddu.files import write_arrays
 from ddu.results import classification_metrics, false_alarm_metrics, ood_metrics, selective_metrics
 
 IN_DISTRIBUTION_METRICS = (
@@ -157,7 +156,5 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 
 def _write(path: Path, **arrays: Any) -> None:
-    buffer, content = io.BytesIO(), {name: np.asarray(array) for name, array in arrays.items()}
-    np.savez_compressed(buffer, allow_pickle=False, **content)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, buffer.getvalue())
+    write_arrays(path, {name: np.asarray(array) for name, array in arrays.items()})

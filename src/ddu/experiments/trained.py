@@ -18,6 +18,7 @@ from ddu.runs import Run
 Sets = Mapping[str, ArrayDataset]
 """Sets by name: train, validation and test, and every OoD set under its own name."""
 
+
 class TrainedNetwork:
     """A trained network, and what it makes of each set.
 

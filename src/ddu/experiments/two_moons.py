@@ -27,11 +27,10 @@ from torch import Tensor, nn
 
 from ddu import data
 from ddu.data import ArrayDataset
-from ddu.data._arrays import save_arrays
 from ddu.detectors import DDU, Ensemble
 from ddu.experiments.experiment import ROWS, Say
 from ddu.extras import require
-from ddu.files import whole_file, write_bytes, write_json
+from ddu.files import write_arrays, write_bytes, write_json
 from ddu.metrics import auroc
 from ddu.models import create_model
 from ddu.provenance import fingerprint
@@ -204,9 +203,7 @@ class TwoMoons:
         """Writes what the figure shows."""
         x, y = self._axes()
         shown = {f"{one.network}, {one.measure}": one.uncertainty for one in panels if one[:2] in self.shown}
-        with whole_file(path) as file:
-            arrays = {"x": x, "y": y, "points": moons.inputs, "labels": moons.labels, **shown}
-            save_arrays(file, arrays, compressed=True)
+        write_arrays(path, {"x": x, "y": y, "points": moons.inputs, "labels": moons.labels, **shown})
 
     def _rows(self, panels: Iterable[Panel], moons: ArrayDataset, seed: int, run: str, command: str) -> list[Row]:
         """The AUROC of each panel."""
