@@ -1,6 +1,7 @@
 """Learning curves: measured, kept, resumed, and summed up."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -107,6 +108,17 @@ def test_a_finished_curve_is_not_measured_again_even_without_its_learner(whole, 
     assert curves().measure(folder) == rows
     shutil.copy(folder / "rows.csv", tmp_path)
     assert curves().measure(tmp_path) == rows
+
+
+def test_a_second_command_waits_and_finds_what_the_first_one_measured(tmp_path, capsys):
+    rounds = curves(until=30, acquisition="random").rounds(tmp_path)
+    rows = next(rounds)
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(curves(until=30, acquisition="random").measure, tmp_path)
+        while "Another command is working in" not in capsys.readouterr().err:
+            assert not second.done()
+        rows += [row for more in rounds for row in more]
+        assert second.result(timeout=60) == rows == kept(tmp_path)
 
 
 def test_rows_that_were_lost_are_made_from_the_learner(whole, tmp_path, monkeypatch):
