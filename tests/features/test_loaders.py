@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -20,9 +20,10 @@ from torch.utils.data import (
 )
 
 from ddu import data
-from ddu.errors import InputError
-from ddu.features import FeatureBatch, LogitsTap, extract
+from ddu.errors import InputError, LabelError
+from ddu.features import FeatureBatch, FeatureTap, LogitsTap, extract
 from ddu.features.loaders import are_given, check_loader, listed_labels, split_batch
+from tests.features.networks import Sum, mlp
 
 X, Y = torch.arange(24.0).reshape(6, 4), torch.tensor([0, 2, 1, 1, 0, 2])
 
@@ -193,3 +194,127 @@ def test_the_labels_that_may_be_refused_are_those_compared(changed: int) -> None
     labels = listed_labels(loader)
     assert labels is not None
     assert not are_given(labels, loader)
+
+
+# Features over a loader
+
+
+def test_a_loader_streams_the_features_of_the_whole_set_in_order() -> None:
+    model, x, y = mlp(4, 8, 3), torch.randn(11, 4), torch.arange(11) % 3
+    loader = DataLoader(TensorDataset(x, y), batch_size=4)
+    whole = FeatureTap(model)(x)
+    batches = list(extract(FeatureTap(model), loader))
+    assert [len(batch.features) for batch in batches] == [4, 4, 3]
+    # batches of another size may be multiplied in another order
+    torch.testing.assert_close(torch.cat([batch.features for batch in batches]), whole.features)
+    torch.testing.assert_close(torch.cat([batch.logits for batch in batches]), whole.logits)
+    assert torch.equal(torch.cat([batch.labels for batch in batches if batch.labels is not None]), y)
+
+
+def test_a_loader_is_read_one_batch_at_a_time() -> None:
+    read = []
+
+    def loader() -> Iterator[tuple[Tensor, Tensor]]:
+        for i in range(5):
+            read.append(i)
+            yield torch.randn(2, 4), torch.tensor([0, 1])
+
+    stream = extract(FeatureTap(mlp(4, 8, 3)), loader())
+    assert read == []
+    next(stream)
+    next(stream)
+    assert read == [0, 1]
+
+
+LABELS = [0, 2, 1]
+A, B = torch.ones(3, 4), torch.full((3, 4), 2.0)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        ((A, B), torch.tensor(LABELS)),
+        [[A, B], np.array(LABELS)],
+        (A, B, LABELS),
+        ({"a": A, "b": B}, tuple(LABELS)),
+        {"a": A, "b": B, "labels": LABELS},
+        {"label": LABELS, "a": A, "b": B},
+        {"a": A, "targets": LABELS, "b": B},
+        {"a": A, "b": B, "target": [torch.tensor(label) for label in LABELS]},
+        {"a": A, "b": B, "y": np.array(LABELS, np.int32)},
+    ],
+    ids=["tuple", "list", "triple", "pair of mapping", "labels", "label", "targets", "target", "y"],
+)
+def test_every_usual_form_of_batch_is_understood(batch: Any) -> None:
+    size = len(batch)
+    (found,) = extract(FeatureTap(Sum()), [batch])
+    assert isinstance(found, FeatureBatch)
+    assert torch.equal(found.features, A + B)
+    assert isinstance(found.labels, Tensor)
+    assert found.labels.tolist() == LABELS
+    assert len(batch) == size
+
+
+FORM = (
+    "The loader must give (inputs, labels), or a mapping of inputs with the labels under 'labels', 'label', "
+    "'targets', 'target' or 'y'. Got {} instead."
+)
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ((A,), FORM.format("tuple of [Tensor]")),
+        ({"a": A, "b": B}, FORM.format("dict with keys ['a', 'b']")),
+        ({"labels": LABELS}, FORM.format("dict with keys ['labels']")),
+        (None, FORM.format("None")),
+        ("ab", FORM.format("str")),
+    ],
+)
+def test_batches_without_inputs_and_labels_are_refused(batch: Any, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        next(extract(FeatureTap(Sum()), [batch]))
+    assert str(error.value) == message
+
+
+def test_labels_that_are_a_read_only_array_are_taken() -> None:
+    labels = np.array(LABELS)
+    labels.setflags(write=False)
+    (batch,) = extract(FeatureTap(Sum()), [(A, B, labels)])
+    assert batch.labels is not None
+    assert batch.labels.tolist() == LABELS
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0, 1], "The loader's labels must have the shape (3,), one for each input. Got (2,) instead."),
+        (torch.eye(3), "The loader's labels must have the shape (3,), one for each input. Got (3, 3) instead."),
+        (("cat", "dog", "cat"), "The loader's labels must be integers. Got tuple of [str, str, str] instead."),
+        (None, "The loader's labels must be integers. Got None instead."),
+    ],
+)
+def test_labels_that_do_not_fit_the_batch_are_refused(labels: Any, message: str) -> None:
+    with pytest.raises(LabelError) as error:
+        next(extract(FeatureTap(Sum()), [(A, B, labels)]))
+    assert str(error.value) == message
+
+
+def test_a_progress_bar_is_drawn_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tqdm")
+    loader = [((A, B), LABELS)] * 3
+    list(extract(FeatureTap(Sum()), loader, progress=False))
+    assert capsys.readouterr().err == ""
+    list(extract(FeatureTap(Sum()), loader, progress=True))
+    assert "3/3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tap", [FeatureTap, LogitsTap])
+def test_what_was_extracted_before_is_passed_on(tap: type[FeatureTap] | type[LogitsTap]) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    (batch,) = extract(FeatureTap(model), [(torch.randn(5, 4), torch.arange(5) % 3)])
+    assert tap(model)(batch) is batch
+    (again,) = extract(tap(model), [batch])
+    assert all(torch.equal(a, b) for a, b in zip(again, batch, strict=True))
+    with pytest.raises(LabelError, match="The loader's labels must be integers"):
+        list(extract(tap(model), [batch._replace(labels=None)]))

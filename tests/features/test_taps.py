@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
-from torch.utils.data import DataLoader, TensorDataset
 from torchvision import models as tv
 
-from ddu.errors import InputError, LabelError, LayerError, NotFittedError
-from ddu.features import FeatureBatch, FeatureTap, LogitsTap, extract
+from ddu.errors import InputError, LayerError, NotFittedError
+from ddu.features import FeatureTap, LogitsTap
+from tests.features.networks import Sum, mlp
 
 
 @contextmanager
@@ -47,11 +47,6 @@ def untouched(model: nn.Module) -> Iterator[None]:
         after = tensors()
         assert len(after) == len(tensors_before)
         assert all(torch.equal(a, b) for a, b in zip(tensors_before, after, strict=True))
-
-
-def mlp(*widths: int, tail: tuple[nn.Module, ...] = ()) -> nn.Sequential:
-    layers = [layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), nn.ReLU())]
-    return nn.Sequential(*layers[:-1], *tail)
 
 
 class TwoHeads(nn.Module):
@@ -454,15 +449,6 @@ def test_a_model_that_works_in_place_does_not_reach_the_inputs(convert: Callable
     assert torch.equal(x, before)
 
 
-class Sum(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 3)
-
-    def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        return self.fc(a + b)
-
-
 @pytest.mark.parametrize("kind", [tuple, list, lambda pair: dict(zip("ab", pair, strict=True))])
 def test_several_inputs_go_in_by_position_or_by_name(kind: Callable[[Any], Any]) -> None:
     a, b = torch.randn(2, 5, 4, dtype=torch.float64)
@@ -768,128 +754,7 @@ def test_a_tap_shows_where_it_taps() -> None:
     assert repr(tap) == "FeatureTap(Sequential, input of '2')"
 
 
-# Over a loader
-
-
-def test_a_loader_streams_the_features_of_the_whole_set_in_order() -> None:
-    model, x, y = mlp(4, 8, 3), torch.randn(11, 4), torch.arange(11) % 3
-    loader = DataLoader(TensorDataset(x, y), batch_size=4)
-    whole = FeatureTap(model)(x)
-    batches = list(extract(FeatureTap(model), loader))
-    assert [len(batch.features) for batch in batches] == [4, 4, 3]
-    # batches of another size may be multiplied in another order
-    torch.testing.assert_close(torch.cat([batch.features for batch in batches]), whole.features)
-    torch.testing.assert_close(torch.cat([batch.logits for batch in batches]), whole.logits)
-    assert torch.equal(torch.cat([batch.labels for batch in batches if batch.labels is not None]), y)
-
-
-def test_a_loader_is_read_one_batch_at_a_time() -> None:
-    read = []
-
-    def loader() -> Iterator[tuple[Tensor, Tensor]]:
-        for i in range(5):
-            read.append(i)
-            yield torch.randn(2, 4), torch.tensor([0, 1])
-
-    stream = extract(FeatureTap(mlp(4, 8, 3)), loader())
-    assert read == []
-    next(stream)
-    next(stream)
-    assert read == [0, 1]
-
-
-LABELS = [0, 2, 1]
-A, B = torch.ones(3, 4), torch.full((3, 4), 2.0)
-
-
-@pytest.mark.parametrize(
-    "batch",
-    [
-        ((A, B), torch.tensor(LABELS)),
-        [[A, B], np.array(LABELS)],
-        (A, B, LABELS),
-        ({"a": A, "b": B}, tuple(LABELS)),
-        {"a": A, "b": B, "labels": LABELS},
-        {"label": LABELS, "a": A, "b": B},
-        {"a": A, "targets": LABELS, "b": B},
-        {"a": A, "b": B, "target": [torch.tensor(label) for label in LABELS]},
-        {"a": A, "b": B, "y": np.array(LABELS, np.int32)},
-    ],
-    ids=["tuple", "list", "triple", "pair of mapping", "labels", "label", "targets", "target", "y"],
-)
-def test_every_usual_form_of_batch_is_understood(batch: Any) -> None:
-    size = len(batch)
-    (found,) = extract(FeatureTap(Sum()), [batch])
-    assert isinstance(found, FeatureBatch)
-    assert torch.equal(found.features, A + B)
-    assert isinstance(found.labels, Tensor)
-    assert found.labels.tolist() == LABELS
-    assert len(batch) == size
-
-
-FORM = (
-    "The loader must give (inputs, labels), or a mapping of inputs with the labels under 'labels', 'label', "
-    "'targets', 'target' or 'y'. Got {} instead."
-)
-
-
-@pytest.mark.parametrize(
-    ("batch", "message"),
-    [
-        ((A,), FORM.format("tuple of [Tensor]")),
-        ({"a": A, "b": B}, FORM.format("dict with keys ['a', 'b']")),
-        ({"labels": LABELS}, FORM.format("dict with keys ['labels']")),
-        (None, FORM.format("None")),
-        ("ab", FORM.format("str")),
-    ],
-)
-def test_batches_without_inputs_and_labels_are_refused(batch: Any, message: str) -> None:
-    with pytest.raises(InputError) as error:
-        next(extract(FeatureTap(Sum()), [batch]))
-    assert str(error.value) == message
-
-
-def test_labels_that_are_a_read_only_array_are_taken() -> None:
-    labels = np.array(LABELS)
-    labels.setflags(write=False)
-    (batch,) = extract(FeatureTap(Sum()), [(A, B, labels)])
-    assert batch.labels is not None
-    assert batch.labels.tolist() == LABELS
-
-
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        ([0, 1], "The loader's labels must have the shape (3,), one for each input. Got (2,) instead."),
-        (torch.eye(3), "The loader's labels must have the shape (3,), one for each input. Got (3, 3) instead."),
-        (("cat", "dog", "cat"), "The loader's labels must be integers. Got tuple of [str, str, str] instead."),
-        (None, "The loader's labels must be integers. Got None instead."),
-    ],
-)
-def test_labels_that_do_not_fit_the_batch_are_refused(labels: Any, message: str) -> None:
-    with pytest.raises(LabelError) as error:
-        next(extract(FeatureTap(Sum()), [(A, B, labels)]))
-    assert str(error.value) == message
-
-
-def test_a_progress_bar_is_drawn_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("tqdm")
-    loader = [((A, B), LABELS)] * 3
-    list(extract(FeatureTap(Sum()), loader, progress=False))
-    assert capsys.readouterr().err == ""
-    list(extract(FeatureTap(Sum()), loader, progress=True))
-    assert "3/3" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("tap", [FeatureTap, LogitsTap])
-def test_what_was_extracted_before_is_passed_on(tap: type[FeatureTap] | type[LogitsTap]) -> None:
-    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
-    (batch,) = extract(FeatureTap(model), [(torch.randn(5, 4), torch.arange(5) % 3)])
-    assert tap(model)(batch) is batch
-    (again,) = extract(tap(model), [batch])
-    assert all(torch.equal(a, b) for a, b in zip(again, batch, strict=True))
-    with pytest.raises(LabelError, match="The loader's labels must be integers"):
-        list(extract(tap(model), [batch._replace(labels=None)]))
+# Logits alone
 
 
 def test_logits_are_found_where_no_linear_layer_gives_them() -> None:
