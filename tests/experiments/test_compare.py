@@ -232,7 +232,8 @@ def test_mistakes_are_found_before_anything_is_trained(plane, tmp_path):
         (moons(plane, [{"vim": {"q": 3}}]), "ViM has no option 'q'"),
         (
             moons(plane, [{"ddu": {"density": "shared"}}]),
-            "The density of ddu must be a mapping such as {covariance: shared}. Got 'shared' instead.",
+            "The 'density' parameter of DDU must be a GaussianDensity, or a mapping of its options such as "
+            "{'covariance': 'shared'}. Got 'shared' instead.",
         ),
         (
             moons(plane, [{"ddu": {"density": {"covariance": "sharde"}}}]),

@@ -75,7 +75,7 @@ def test_what_was_not_expected_is_extracted_when_it_is_asked_for(run, sets):
     network.batches("test", all_of_them["ddu"])
     seen = counted(network)
     late = network.batches("test", all_of_them["ddu of an early layer"])
-    assert sum(seen) == 1 + len(sets["test"])  # one to find the layer
+    assert sum(size for size in seen if size > 1) == len(sets["test"])  # single inputs find the layer
     direct = [all_of_them["ddu of an early layer"].tap(inputs) for inputs, _ in data.loader(sets["test"])]
     assert torch.equal(torch.cat([batch.features for batch in late]), torch.cat([batch.features for batch in direct]))
 

@@ -23,7 +23,7 @@ RECIPE = RECIPES["quick"].with_changes(epochs=1, validation_share=0.2)
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory) -> Run:
-    spec = RunSpec("lenet", "digits", RECIPE, options={"width": 0.5}, false_alarm_rate=0.05)
+    spec = RunSpec("resnet18", "digits", RECIPE, options={"width": 1 / 16}, false_alarm_rate=0.05)
     run = train_run(spec, tmp_path_factory.mktemp("runs") / "digits")
     assert run is not None
     return run
