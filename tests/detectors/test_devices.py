@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import ddu
-from ddu.detectors import _BY_NAME, DUQ, SNGP, BaseDetector, Energy, Ensemble, Mahalanobis, Softmax, from_pytorch_ood
+from ddu.detectors import DUQ, SNGP, BaseDetector, Energy, Ensemble, Mahalanobis, Softmax, from_pytorch_ood
+from ddu.detectors.registry import detector_classes
 from ddu.errors import InputError
 from ddu.layers import GaussianProcessHead, RBFHead
 from tests.tensors import tensors_in
@@ -48,7 +49,7 @@ def fitted(name: str) -> BaseDetector:
 
 
 def test_every_detector_by_name_is_moved_here():
-    assert set(MAKERS) == set(_BY_NAME)
+    assert set(MAKERS) == set(detector_classes())
 
 
 @pytest.mark.parametrize("name", MAKERS)

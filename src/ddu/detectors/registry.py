@@ -96,17 +96,13 @@ METHODS: dict[str, Method] = {
         Method("confidence", Softmax, "one minus the largest probability", {"score": "confidence"}),
         Method("energy", Energy, "minus the log-sum-exp of the logits"),
         Method("mahalanobis", Mahalanobis, "distance to the nearest class mean", {"relative": False}),
-        Method(
-            "relative_mahalanobis", Mahalanobis, "that, minus the distance to the overall mean", {"relative": True}
-        ),
+        Method("relative_mahalanobis", Mahalanobis, "that, minus the distance to the overall mean", {"relative": True}),
         Method("ensemble_mi", Ensemble, "mutual information of the members", {"score": _MI}, members=5),
         Method("ensemble_pe", Ensemble, "entropy of the members' mean", {"score": _PE}, members=5),
         Method("ensemble_ee", Ensemble, "mean entropy of the members", {"score": _EE}, members=5),
         Method("duq", DUQ, "minus the largest log-kernel to a class centroid", network=RBF),
         Method("sngp", SNGP, "entropy of the mean softmax of samples", {"method": "monte_carlo"}, GAUSSIAN_PROCESS),
-        Method(
-            "sngp_mean_field", SNGP, "entropy of a mean-field softmax", {"method": "mean_field"}, GAUSSIAN_PROCESS
-        ),
+        Method("sngp_mean_field", SNGP, "entropy of a mean-field softmax", {"method": "mean_field"}, GAUSSIAN_PROCESS),
     )
 }
 """Every registered method by its name; `list_methods` also looks for those of other packages."""

@@ -105,9 +105,7 @@ def train_run(
         if spec.method is not None:
             detector = make_detector(spec, model, everything.info.classes)
             detector.fit(data.loader(sets.train, workers=workers), progress=progress)
-            detector.calibrate(
-                data.loader(sets.validation, workers=workers), spec.false_alarm_rate, progress=progress
-            )
+            detector.calibrate(data.loader(sets.validation, workers=workers), spec.false_alarm_rate, progress=progress)
             detector.save(folder / DETECTOR)
             metrics = {**_test(detector, sets.test), **metrics}
         write_json(folder / METRICS, metrics)
