@@ -54,7 +54,7 @@ def test_the_numbers_are_the_demos(folder: Path) -> None:
     assert list(shown) == list(measured)
     for name, (seed_0, lowest, highest) in shown.items():
         assert lowest <= seed_0 <= highest, name
-        beyond = (highest - lowest) / 2  # five seeds do not show the whole range
+        beyond = (highest - lowest) / 2 + 0.001  # five seeds do not show the whole range, and the table is rounded
         assert lowest - beyond <= round(measured[name], 3) <= highest + beyond, name
 
 
