@@ -61,6 +61,7 @@ class Mine(BaseDetector):
         self.mean_ = torch.cat([batch.features for batch in batches]).mean(0)
 
     def _evidence(self, batch: FeatureBatch) -> Evidence:
+        assert self.mean_ is not None
         return Evidence(batch.logits, self.scale * (batch.features - self.mean_).norm(dim=1))
 
     def _options(self) -> dict[str, Any]:
