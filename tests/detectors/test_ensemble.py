@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 import ddu
-from ddu import testing
 from ddu.detectors import Ensemble, Softmax, load_members
 from ddu.errors import ArtifactError, InputError
 from ddu.features import extract
 from ddu.measures import entropy, mutual_information, predictive_entropy
 from ddu.testing import check_detector
+from ddu.testing.contract import blobs
 
 X = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
 
@@ -97,7 +97,7 @@ def test_the_order_of_the_members_does_not_matter(models):
 
 def test_more_members_know_more_about_where_they_differ():
     """Trained on the same blobs from other starts, they agree there and not far away."""
-    x, y = testing._blobs(600, seed=0)
+    x, y = blobs(600, seed=0)
     trained = []
     for seed in range(5):
         model = network(seed)
@@ -110,7 +110,7 @@ def test_more_members_know_more_about_where_they_differ():
                 loss.backward()
                 optimizer.step()
         trained.append(model)
-    known, far = testing._blobs(300, seed=1)[0], 4 * torch.randn(300, 4, generator=torch.Generator().manual_seed(1))
+    known, far = blobs(300, seed=1)[0], 4 * torch.randn(300, 4, generator=torch.Generator().manual_seed(1))
     ensemble = Ensemble(trained)
     assert ensemble.predict(far).epistemic.mean() > 2 * ensemble.predict(known).epistemic.mean()
 

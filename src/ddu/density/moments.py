@@ -6,32 +6,32 @@ and the moments need to know nothing else about the covariance model that will b
 """
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 
-class ScatterForm(Protocol):
+class ScatterForm(ABC):
     """A linear map of the scatter matrices of all classes."""
 
+    @abstractmethod
     def shape(self, num_classes: int, dim: int) -> tuple[int, ...]:
         """The shape of what is kept."""
-        ...
 
+    @abstractmethod
     def add(self, kept: Tensor, label: int, rows: Tensor, sign: int) -> None:
         """Adds `sign` times rowsᵀ rows to class `label`, in place."""
-        ...
 
     def to(self, device: torch.device | str) -> "ScatterForm":
         """The same form for scatter on another device."""
-        ...
+        return self
 
 
 @dataclass(frozen=True)
-class NoScatter:
+class NoScatter(ScatterForm):
     """Nothing beyond the diagonal, which the moments keep for every form."""
 
     def shape(self, num_classes: int, dim: int) -> tuple[int, ...]:
@@ -40,12 +40,9 @@ class NoScatter:
     def add(self, kept: Tensor, label: int, rows: Tensor, sign: int) -> None:
         pass
 
-    def to(self, device: torch.device | str) -> "NoScatter":
-        return self
-
 
 @dataclass(frozen=True)
-class FullScatter:
+class FullScatter(ScatterForm):
     """The scatter matrix of every class: (class, feature, feature)."""
 
     def shape(self, num_classes: int, dim: int) -> tuple[int, ...]:
@@ -54,12 +51,9 @@ class FullScatter:
     def add(self, kept: Tensor, label: int, rows: Tensor, sign: int) -> None:
         kept[label].addmm_(rows.T, rows, alpha=sign)
 
-    def to(self, device: torch.device | str) -> "FullScatter":
-        return self
-
 
 @dataclass(frozen=True)
-class PooledScatter:
+class PooledScatter(ScatterForm):
     """The sum of the classes' scatter matrices, each about its own mean: (1, feature, feature)."""
 
     def shape(self, num_classes: int, dim: int) -> tuple[int, ...]:
@@ -68,12 +62,9 @@ class PooledScatter:
     def add(self, kept: Tensor, label: int, rows: Tensor, sign: int) -> None:
         kept[0].addmm_(rows.T, rows, alpha=sign)
 
-    def to(self, device: torch.device | str) -> "PooledScatter":
-        return self
-
 
 @dataclass(frozen=True, eq=False)
-class SketchedScatter:
+class SketchedScatter(ScatterForm):
     """The product S Ω with a fixed random matrix Ω (feature, size): (class, feature, size).
 
     Enough for the leading eigenvectors of S, in memory that grows with d times the size of the sketch instead of d²

@@ -84,6 +84,7 @@ def _watch(model: nn.Module, layers: Mapping[str, nn.Module], inputs: Any) -> tu
 
 
 def submodule(model: nn.Module, name: str) -> nn.Module:
+    """A layer by its dotted name, or an error with the closest names."""
     try:
         return model.get_submodule(name)
     except AttributeError as error:

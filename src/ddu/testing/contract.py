@@ -23,6 +23,7 @@ def keep(check: Callable[[Any], None], subject: Any) -> None:
 
 
 def blobs(samples: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Inputs (sample, 4) of three Gaussians that overlap a little, and their labels."""
     generator = torch.Generator().manual_seed(seed)
     y = torch.randint(CLASSES, (samples,), generator=generator)
     centres = 2 * torch.eye(CLASSES, INPUTS)
@@ -30,10 +31,12 @@ def blobs(samples: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def batches(x: Tensor, y: Tensor, size: int) -> Batches:
+    """Samples in batches of a size."""
     return list(zip(x.split(size), y.split(size), strict=True))
 
 
 def close(a: Tensor, b: Tensor, what: str) -> None:
+    """Two tensors are the same up to the rounding of their precision."""
     assert a.shape == b.shape, f"{what}: shapes {tuple(a.shape)} and {tuple(b.shape)}."
     tolerance = _TOLERANCE.get(a.dtype, 1e-2)
     gap = ((a - b).abs() / b.abs().clamp(min=1)).max()
@@ -41,11 +44,13 @@ def close(a: Tensor, b: Tensor, what: str) -> None:
 
 
 def bytes_of(tensor: Tensor | None) -> bytes | None:
+    """The values of a tensor, to compare later."""
     return None if tensor is None else tensor.detach().numpy().tobytes()
 
 
 @contextmanager
 def unchanged(snapshot: Callable[[], dict[str, Any]]) -> Iterator[Callable[[str], None]]:
+    """Gives a check that a snapshot is still what it was at the start."""
     before = snapshot()
 
     def check(after: str) -> None:

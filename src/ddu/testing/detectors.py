@@ -100,6 +100,7 @@ class _Case:
 
 
 def classifier(x: Tensor, y: Tensor) -> nn.Module:
+    """A small network with a linear head, trained on some samples."""
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         model = nn.Sequential(
