@@ -41,7 +41,6 @@ def test_the_detector_can_be_compared_on_the_new_network_and_data(page, tmp_path
         "ood": ["mnist_5k"],
         "model": "tiny_net",
         "recipe": {"name": "quick", "epochs": 1},
-        "limit": 200,
         "detectors": ["feature_norm", {"feature_norm": {"power": 2.0}}, "softmax"],
     }
     rows = parse_comparison(content).measure(tmp_path / "comparison", progress=False)

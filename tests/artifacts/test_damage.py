@@ -113,8 +113,8 @@ def test_an_unknown_detector_is_refused(folder, model):
     manifest["content"]["detector"] = "oracle"
     sign(folder, manifest)
     assert refusal(folder, model) == (
-        f"{folder} holds a detector 'oracle', and this ddu knows ddu, softmax, energy, mahalanobis, ensemble, sngp, "
-        "duq."
+        f"{folder} holds a detector 'oracle', and this ddu knows ddu, softmax, energy, mahalanobis, ensemble, duq, "
+        "sngp."
     )
 
 

@@ -114,7 +114,7 @@ def test_features_of_a_set_are_let_go_and_its_logits_are_kept(run, sets):
     network.expect(detector)
     kept = network.batches("validation", detector)
     batches = network.batches("test", detector)
-    features = [weakref.ref(layer) for layer in network._features["test"].popitem()[1]]
+    features = [weakref.ref(layer) for batch in network._features["test"] for layer in batch.features.values()]
     del batches
     network.forget("test")
     gc.collect()

@@ -233,7 +233,7 @@ def test_mistakes_are_named_before_the_first_epoch(tmp_path):
     with pytest.raises(InputError, match=r"^96 training samples do not fill a batch of 128, and drop_last "):
         fit(model, samples, drop_last=True)
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"file is a file, or inside one, and a run is written to a folder\.$"):
+    with pytest.raises(InputError, match=r"file is a file, or inside one: choose a folder\.$"):
         fit(model, samples, output=tmp_path / "file")
     with pytest.raises(InputError, match=r"^Training on 2 devices needs an output folder"):
         fit(model, samples, devices=2)

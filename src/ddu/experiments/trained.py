@@ -35,6 +35,7 @@ class TrainedNetwork:
         self.training_seconds = run.metrics["seconds"]
         self._run = run
         self._taps: list[ModelTap] = []
+        self._shared: SharedTap | None = None
         self._features: dict[str, list[SharedBatch]] = {}
         self._logits: dict[str, list[FeatureBatch]] = {}
         self._seconds: dict[str, float] = defaultdict(float)
@@ -47,8 +48,10 @@ class TrainedNetwork:
     def expect(self, detector: BaseDetector) -> None:
         """Notes the layers that a detector will ask for."""
         tap = _shareable(detector)
-        if tap is not None and not self._shared.serves(tap):
+        if tap is not None and tap.taps and not (self._shared and self._shared.serves(tap)):
             self._taps.append(tap)
+            self._shared = SharedTap(self.model, self._taps)
+            self._shared(self.sets["test"].__getitems__([0])[0])  # one input is enough to find the layers
             self._features.clear()
 
     def batches(self, name: str, detector: BaseDetector) -> Iterable[Any]:
@@ -61,6 +64,7 @@ class TrainedNetwork:
         self.expect(detector)
         if name not in self._features:
             self._extract(name)
+        assert self._shared is not None
         return [self._shared.batch_for(tap, batch) for batch in self._features[name]]
 
     def logits(self, name: str) -> list[FeatureBatch]:
@@ -77,13 +81,9 @@ class TrainedNetwork:
         """Lets go of the features of a set that no detector asks for any more."""
         self._features.pop(name, None)
 
-    @property
-    def _shared(self) -> SharedTap:
-        return SharedTap(self.model, self._taps)
-
     def _extract(self, name: str) -> None:
         started = time.perf_counter()
-        batches = list(extract(self._shared, data.loader(self.sets[name])))
+        batches = list(extract(self._shared or SharedTap(self.model, []), data.loader(self.sets[name])))
         self._seconds[name] += time.perf_counter() - started
         self._features[name] = batches
         self._logits[name] = [FeatureBatch(batch.logits, batch.logits, batch.labels) for batch in batches]

@@ -24,6 +24,7 @@ _HEADING_WIDTH = 13  # on the terminal
 
 
 def to_markdown(table: "Table") -> str:
+    """The table in Markdown, with notes below it."""
     head, body = _cells(table, _Markup(lambda text: text.replace("|", "\\|"), bold="**{}**", underline="<ins>{}</ins>"))
     rule = ["---", "---", *("---:" for _ in table.columns)]
     lines = [f"| {' | '.join(row)} |" for row in (head, rule, *body)]
@@ -31,6 +32,7 @@ def to_markdown(table: "Table") -> str:
 
 
 def to_latex(table: "Table") -> str:
+    """The table as a LaTeX `tabular` for the package `booktabs`, with notes as comments below it."""
     head, body = _cells(table, _Markup(_escape_latex, bold=r"\textbf{{{}}}", underline=r"\underline{{{}}}"))
     lines = [r"\begin{tabular}{ll" + "r" * len(table.columns) + "}", r"\toprule", _latex_row(head)]
     for first, row in zip(_begins_section(table), body, strict=True):
@@ -40,6 +42,7 @@ def to_latex(table: "Table") -> str:
 
 
 def to_csv(table: "Table") -> str:
+    """Every cell as a line of CSV, with all its digits: shares between 0 and 1, what does not exist empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_CSV_COLUMNS)
@@ -60,6 +63,7 @@ def to_csv(table: "Table") -> str:
 
 
 def to_rich(table: "Table") -> "RichTable":
+    """The table for the terminal; the notes are apart."""
     box, markup, rich_table = (
         require(f"rich.{module}", extra="cli", purpose="Table.to_rich") for module in ("box", "markup", "table")
     )
