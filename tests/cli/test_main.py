@@ -111,7 +111,7 @@ def test_control_c_ends_the_demo_with_a_word_and_leaves_what_can_be_resumed(comm
     assert process.returncode == 130
     assert complaint.endswith("Interrupted.\n")
     assert "Traceback" not in complaint
-    assert sorted(path.name for path in output.iterdir()) == [".lock", "demo.json", "run"]
+    assert sorted(path.name for path in output.iterdir()) == ["demo.json", "run"]
     assert not list(output.rglob("*.tmp"))
     code, _, complaint = command("demo", "--seed", "1", "--output", str(output))
     assert (code, complaint) == (

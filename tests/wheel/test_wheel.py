@@ -69,7 +69,7 @@ def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path) -> None:
     sources = (path for path in (ROOT / "src").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     expected = {path.relative_to(ROOT / "src").as_posix() for path in sources}
-    assert expected >= {"ddu/py.typed", "ddu/demo/page.html", "ddu/evaluation/paper_tables.json"}
+    assert expected >= {"ddu/py.typed", "ddu/experiments/demo.html", "ddu/results/paper_tables.json"}
     about = f"ddu-{ddu.__version__}.dist-info"
     expected |= {f"{about}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")}
     assert set(zipfile.ZipFile(wheel).namelist()) == expected
