@@ -10,8 +10,8 @@ PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile
 OLDEST := .venv-oldest
 # All but huggingface, which needs a newer numpy than the core
 OLDEST_EXTRAS := demo,pandas,vision,compare
-CORE_TESTS := $(addprefix tests/,density detectors layers metrics models data/sources data/test_splits.py \
-  $(addprefix test_,$(addsuffix .py,artifacts calibration extras features measures sklearn types)))
+CORE_TESTS := $(addprefix tests/,artifacts density detectors features layers metrics models data/sources data/test_splits.py \
+  $(addprefix test_,$(addsuffix .py,calibration extras measures sklearn types)))
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20

@@ -28,7 +28,7 @@ from ddu.active import (
 )
 from ddu.active.acquisition import find_acquisition, power_log_weights, rank_log_weights
 from ddu.density import GaussianDensity
-from ddu.detectors import DDU, METHODS, PLAIN, Ensemble, Method, Softmax, register
+from ddu.detectors import DDU, METHODS, PLAIN, SMOOTH, Ensemble, Method, Softmax, register
 from ddu.errors import InputError, NotSupportedError
 
 pytestmark = pytest.mark.filterwarnings("ignore::ddu.errors.FewSamplesWarning")
@@ -215,7 +215,7 @@ def test_an_acquisition_function_has_the_detector_and_the_networks_of_its_method
     )
     assert isinstance(density.make_detector(nn.Linear(2, 2)), DDU)
     assert isinstance(entropy.make_detector(nn.Linear(2, 2)), Softmax)
-    assert (density.num_members, density.network_options) == (1, {})
+    assert (density.num_members, density.network_options) == (1, SMOOTH.options)
     assert entropy.network_options == PLAIN.options
     assert (vgg.network, vgg.network_options) == ("vgg16", PLAIN.options)
     assert duq.network_options == {**PLAIN.options, "head": "duq", "head_options": {"momentum": 0.99}}

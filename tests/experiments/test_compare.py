@@ -104,9 +104,26 @@ def test_a_row_knows_its_run(everything):
     for contender in comparison.detectors:
         found = [row for row in rows if (row.detector, row.network) == (contender.name, comparison.label(contender))]
         run = by_network[contender.network]
-        assert {(row.run, row.reductions) for row in found} == {(run.fingerprint, run.reductions)}
+        assert {row.reductions for row in found} == {run.reductions}
+        (fingerprint,) = {row.run for row in found}
+        assert (fingerprint == run.fingerprint) == (not contender.options)  # options decide the values, too
     assert {row.reductions for row in rows if row.detector == "ddu"} == {"samples 2,000 -> 1,500; epochs 150 -> 1"}
     assert {row.commit for row in rows} == {provenance.commit()}
+
+
+def test_a_detector_that_was_left_out_for_a_while_may_not_come_back_with_other_options(tmp_path, plane):
+    first, without = moons(plane, [{"ddu": {"name": "mine"}}, "energy"]), moons(plane, ["energy"])
+    changed = moons(plane, [{"ddu": {"name": "mine", "density": {"covariance": "shared"}}}, "energy"])
+    for comparison in (first, without):
+        comparison.measure(tmp_path, progress=False)
+    with pytest.raises(InputError, match=r"^The comparison in .* has density=None, and this one has density="):
+        changed.measure(tmp_path, progress=False)
+
+
+def test_too_few_held_out_samples_are_found_before_anything_is_trained(tmp_path, plane):
+    with pytest.raises(InputError, match=r"^A false-alarm rate of 0\.01 needs at least 99 held-out samples, there are"):
+        moons(plane, ["energy"], limit=400).measure(tmp_path / "few", progress=False)
+    assert not (tmp_path / "few" / "networks").exists()
 
 
 def test_members_differ_in_weights_and_share_what_is_held_out(everything):

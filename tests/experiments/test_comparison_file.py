@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddu.detectors import find_method
+from ddu.detectors import PLAIN, find_method
 from ddu.errors import InputError, MissingExtraError
 from ddu.experiments import parse_comparison, parse_contender, read_comparison
 from ddu.runs import RunSpec
@@ -45,7 +45,7 @@ def test_a_detector_stands_on_the_network_that_is_trained_for_it():
         "knn": "softmax",
     }
     assert comparison.networks.keys() == {"ddu", "softmax", "duq", "sngp"}
-    assert comparison.networks["softmax"].options == {"spectral_norm": None, "sensitive": False}
+    assert comparison.networks["softmax"].options == PLAIN.options
 
 
 def test_networks_inherit_what_they_do_not_say():
@@ -56,10 +56,10 @@ def test_networks_inherit_what_they_do_not_say():
     )
     small, softmax = comparison.networks["small"], comparison.networks["softmax"]
     assert small.model == "lenet"
-    assert small.options == {"width": 0.25, "spectral_norm": 2.0}
+    assert small.options == {"width": 0.25, "spectral_norm": 2.0, "head": "linear"}
     assert small.recipe == RECIPES["cifar"].with_changes(epochs=35, lr=1e-3)
     assert softmax.model == "resnet18"
-    assert softmax.options == {"width": 0.5, "spectral_norm": None, "sensitive": False}  # the method's own come last
+    assert softmax.options == {"width": 0.5, **PLAIN.options}  # the kind's own come last
     assert softmax.recipe == RECIPES["cifar"].with_changes(epochs=35)
     other = parse(recipe="cifar", networks={"duq": {"recipe": "duq_cifar"}}, detectors=["duq"])
     assert other.networks["duq"].recipe == RECIPES["duq_cifar"]

@@ -46,9 +46,10 @@ class NetworkKind:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-SMOOTH = NetworkKind("ddu")
-PLAIN = NetworkKind("softmax", {"spectral_norm": None, "sensitive": False})
-RBF = NetworkKind("duq", {"head": "duq", **PLAIN.options})
+# The head is named even where it is linear, so that it wins over that of a recipe
+SMOOTH = NetworkKind("ddu", {"head": "linear"})
+PLAIN = NetworkKind("softmax", {"head": "linear", "spectral_norm": None, "sensitive": False})
+RBF = NetworkKind("duq", {**PLAIN.options, "head": "duq"})
 GAUSSIAN_PROCESS = NetworkKind("sngp", {"head": "sngp", "sensitive": False})
 
 

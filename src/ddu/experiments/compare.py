@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from ddu import data
+from ddu.calibration import conformal_rank
 from ddu.data import DataInfo
 from ddu.detectors import BaseDetector, find_method
 from ddu.errors import DDUError, FeatureError, InputError, LabelError
@@ -31,9 +32,10 @@ from ddu.experiments.trained import Members, Sets, TrainedNetwork
 from ddu.experiments.training_pool import Job, train_networks
 from ddu.files import write_json
 from ddu.messages import check_name
+from ddu.provenance import fingerprint
 from ddu.results import Row, RowFile, latest
 from ddu.resume import one_at_a_time, read_settings, refuse_changes
-from ddu.runs import RunSpec, data_digest, load_run
+from ddu.runs import RunSpec, data_digest, load_run, split_rows
 from ddu.training import Recipe
 
 COMPARISON, NETWORKS = "comparison.json", "networks"
@@ -137,6 +139,7 @@ class Comparison:
             method=None,
             seed=seed + _MEMBER_STRIDE * member,
             limit=self.limit,
+            false_alarm_rate=self.false_alarm_rate,
             options=setup.options,
             split_seed=seed if member else None,
         )
@@ -180,7 +183,10 @@ class Comparison:
         self._try_out(data.info(self.data, root=data_root))
         with one_at_a_time(folder):
             self._write_down(folder)
-            rows, digest = RowFile(folder / ROWS), data_digest(*data.load_parts(self.data, root=data_root))
+            everything, test = data.load_parts(self.data, root=data_root)
+            rows, digest = RowFile(folder / ROWS), data_digest(everything, test)
+            held_out = split_rows(self.spec(next(iter(self.networks)), self.seeds[0]), everything)["validation"]
+            conformal_rank(len(held_out), self.false_alarm_rate)  # or an error, before anything is trained
             recorder = Recorder(rows, folder / SCORES, self.ood, self.false_alarm_rate, command)
             missing = [
                 (seed, one)
@@ -247,6 +253,8 @@ class Comparison:
 
     def _subject(self, contender: Contender, seed: int, digest: str, reductions: str | None = None) -> Subject:
         run = self.spec(contender.network, seed).fingerprint(digest)
+        if contender.options:
+            run = fingerprint(run, contender.method, contender.options)
         return Subject(contender.name, self.label(contender), self.data, seed, run, contender.members, reductions)
 
     def _own(self, rows: RowFile) -> list[Row]:
@@ -283,8 +291,16 @@ class Comparison:
         there = read_settings(path, "comparison")
         if there is not None:
             refuse_changes(f"The comparison in {folder}", _common(there, here), _common(here, there))
+            here = _union(there, here)  # what was measured once may not change, even if it is left out for a while
         if there != here:
             write_json(path, here)
+
+
+def _union(there: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
+    """A comparison with the networks and detectors that it had before."""
+    names = {(one["name"], one["network"]) for one in here["detectors"]}
+    dropped = [one for one in there["detectors"] if (one["name"], one["network"]) not in names]
+    return {**here, "networks": there["networks"] | here["networks"], "detectors": [*here["detectors"], *dropped]}
 
 
 def _common(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:

@@ -96,8 +96,9 @@ class LearningCurves:
             yield from curve.rounds(Path(folder), samples, command=command, say=say)
 
     def write_page(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Writes the figure and the table of the rows in a folder."""
+        """Writes the figure and the table of the rows in a folder, those of other data left out."""
         rows, image = RowFile(Path(folder) / ROWS).read(), io.BytesIO()
+        rows = [row for row in rows if row.data == self.protocol.data]
         curve_figure(rows).savefig(image, format="png", dpi=110)
         contents = {Path(folder) / FIGURE: image.getvalue(), Path(folder) / TABLE: curve_table(rows).encode()}
         for path, content in contents.items():

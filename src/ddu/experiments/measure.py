@@ -111,18 +111,20 @@ class Recorder:
             for trial in [trial for trial in trials if name not in self.ood or name in missing[trial.subject]]:
                 try:
                     values = trial.see(name)
+                    if name in missing[trial.subject]:
+                        trial.scores.save(trial.subject.scores_folder(self.scores), _ood(name))
+                        self._append(trial, _ood(name), values)
                 except Exception as error:
                     self._append_failure(trial.subject, error, say, _ood(name), trial.seconds)
                     if name not in self.ood:
                         trials.remove(trial)
-                    continue
-                if name in missing[trial.subject]:
-                    trial.scores.save(trial.subject.scores_folder(self.scores), _ood(name))
-                    self._append(trial, _ood(name), values)
             network.forget(name)
         for trial in trials:
             if "test" in missing[trial.subject]:
-                self._append(trial, None, trial.costs())
+                try:
+                    self._append(trial, None, trial.costs())
+                except Exception as error:
+                    self._append_failure(trial.subject, error, say, seconds=trial.seconds)
 
     def fail(self, subject: Subject, error: Exception, say: Say = lambda words: None) -> None:
         """Appends the row of a detector whose network could not be trained."""

@@ -49,9 +49,9 @@ class TrainedNetwork:
         """Notes the layers that a detector will ask for."""
         tap = _shareable(detector)
         if tap is not None and tap.taps and not (self._shared and self._shared.serves(tap)):
-            self._taps.append(tap)
-            self._shared = SharedTap(self.model, self._taps)
-            self._shared(self.sets["test"].__getitems__([0])[0])  # one input is enough to find the layers
+            shared = SharedTap(self.model, [*self._taps, tap])
+            shared(self.sets["test"].__getitems__([0])[0])  # finds the layers, or fails for this detector alone
+            self._taps, self._shared = [*self._taps, tap], shared
             self._features.clear()
 
     def batches(self, name: str, detector: BaseDetector) -> Iterable[Any]:

@@ -185,7 +185,7 @@ def _cell(data: str, line: Line, column: Column, rows: list[Row]) -> Cell:
     values = {row.seed: row.value for row in here if row.value is not None}
     failed = {row.seed for row in here if row.status == "failed"} - set(values)
     paper, reduced = None, any(row.reductions for row in here)
-    if here and column.metric is not None and column.severity is None:
+    if values and column.metric is not None and column.severity is None:
         network = _WIDTH.sub("", line.network) if reduced else line.network
         paper = paper_figure(line.detector, network, data, column.metric, ood=column.ood, members=line.members)
     return Cell(mean_and_standard_error(values.values()) if values else None, len(failed), paper, not reduced)

@@ -13,6 +13,7 @@ from ddu.runs.spec import RunSpec as RunSpec
 from ddu.runs.spec import input_options as input_options
 from ddu.runs.spec import network_label as network_label
 from ddu.runs.train import is_finished as is_finished
+from ddu.runs.train import split_rows as split_rows
 from ddu.runs.train import train_run as train_run
 
 __all__ = [
@@ -24,5 +25,6 @@ __all__ = [
     "is_finished",
     "load_run",
     "network_label",
+    "split_rows",
     "train_run",
 ]

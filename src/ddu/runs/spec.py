@@ -13,9 +13,6 @@ from ddu.models import Classifier, create_model, takes_images
 from ddu.provenance import fingerprint
 from ddu.training import RECIPES, Recipe
 
-# Decide which of several equal runs it is, and have columns of their own in a row
-_SEEDS = ("seed", "split_seed")
-
 
 @dataclass(frozen=True)
 class RunSpec:
@@ -64,7 +61,11 @@ class RunSpec:
         Args:
             digest: Of the samples and labels.
         """
-        return fingerprint({name: value for name, value in self.to_json().items() if name not in _SEEDS}, digest)
+        decisive = self.to_json()
+        del decisive["seed"]  # has a column of its own in a row
+        if self.split_seed in (None, self.seed):
+            del decisive["split_seed"]
+        return fingerprint(decisive, digest)
 
     @property
     def label(self) -> str:
@@ -107,9 +108,14 @@ class RunSpec:
         if paper is None:
             return None
         width = {**self.recipe.model, **self.options}.get("width", 1.0)
-        published = [RECIPES[name] for name in paper.recipes]
-        epochs = self.recipe.epochs if self.recipe in published else published[0].epochs
-        pairs = [("samples", paper.samples, samples), ("width", 1, width), ("epochs", epochs, self.recipe.epochs)]
+        recipes = [RECIPES[name] for name in paper.recipes]
+        published = next((one for one in recipes if one.model.get("head", "linear") == self.head), recipes[0])
+        pairs = [
+            ("samples", paper.samples, samples),
+            ("width", 1, width),
+            ("epochs", published.epochs, self.recipe.epochs),
+            ("samples per epoch", samples, self.recipe.samples_per_epoch or samples),
+        ]
         return "; ".join(f"{name} {was:,} -> {now:,}" for name, was, now in pairs if now < was) or None
 
 

@@ -1,10 +1,12 @@
 """Training a run: a network, the detector of its method, and a test of both, in one folder."""
 
+import json
 import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors.torch
@@ -13,7 +15,7 @@ import torch
 from ddu import data
 from ddu.data import ArrayDataset
 from ddu.detectors import BaseDetector, find_method
-from ddu.errors import InputError
+from ddu.errors import ArtifactError, InputError
 from ddu.features import FeatureBatch
 from ddu.files import write_bytes, write_json
 from ddu.models import Classifier
@@ -70,13 +72,15 @@ def train_run(
     with one_at_a_time(folder) if is_main_process() else nullcontext():
         begun = read_settings(folder / RUN, "run")
         if begun is not None:
-            refuse_changes(f"The run in {folder}", begun["spec"], spec.to_json())
+            refuse_changes(f"The run in {folder}", _part(begun, "spec", folder), spec.to_json())
         everything, test = data.load_parts(spec.data, root=data_root, skip_bad=spec.skip_bad)
         rows = split_rows(spec, everything)
         samples, digest = sum(map(len, rows.values())), data_digest(everything, test)
         settings = description(spec, everything.info, digest, samples, command)
         if begun is not None:
-            refuse_changes(f"The run in {folder}", *({"data digest": one["digest"]} for one in (begun, settings)))
+            for name in ("digest", "data"):  # samples and labels; shape, classes and normalisation
+                were, are = ({f"data {name}": _part(one, name, folder)} for one in (begun, settings))
+                refuse_changes(f"The run in {folder}", were, json.loads(json.dumps(are)))
             if (folder / METRICS).is_file():
                 return load_run(folder)
         model = spec.make_model(everything.info)
@@ -117,8 +121,16 @@ def is_finished(spec: RunSpec, folder: Path) -> bool:
     begun = read_settings(folder / RUN, "run")
     if begun is None:
         return False
-    refuse_changes(f"The run in {folder}", begun["spec"], spec.to_json())
+    refuse_changes(f"The run in {folder}", _part(begun, "spec", folder), spec.to_json())
     return (folder / METRICS).is_file()
+
+
+def _part(content: dict[str, Any], name: str, folder: Path) -> Any:
+    if name not in content:
+        raise ArtifactError(
+            f"{folder / RUN} has no {name!r}, so it was not written by this ddu: choose another folder."
+        )
+    return content[name]
 
 
 def make_detector(spec: RunSpec, model: Classifier, class_names: tuple[str, ...] | None = None) -> BaseDetector:

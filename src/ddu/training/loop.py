@@ -146,7 +146,10 @@ def _folder(output: str | os.PathLike[str] | None) -> Iterator[Path]:
 
 def is_main_process() -> bool:
     """Whether this process, out of those that train together, reports and writes."""
-    return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0))) == 0
+    ranks = [os.environ[name] for name in ("RANK", "SLURM_PROCID") if name in os.environ]
+    # Lightning starts processes with a rank within their node alone
+    ranks = ranks[:1] or [os.environ.get(name, "0") for name in ("NODE_RANK", "LOCAL_RANK")]
+    return all(int(rank) == 0 for rank in ranks)
 
 
 @contextmanager
