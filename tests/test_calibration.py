@@ -1,7 +1,7 @@
 """Calibration: the best temperature, and thresholds that keep their promise."""
 
 import math
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from ddu.calibration import (
-    Calibration,
-    calibrate,
-    conformal_threshold,
-    entropy_threshold,
-    fit_temperature,
-    training_quantile,
-)
+from ddu.calibration import Calibration, HeldOut, calibrate, entropy_threshold, fit_temperature
 from ddu.errors import CalibrationWarning, InputError
 from ddu.measures import entropy
 from ddu.metrics import negative_log_likelihood
@@ -108,68 +101,6 @@ def test_a_temperature_that_the_data_does_not_settle_is_warned_of(
     assert caught[0].filename == __file__
 
 
-@pytest.mark.parametrize(
-    ("count", "rate", "expected"),
-    [
-        (1, 0.5, 1),
-        (19, 0.05, 1),
-        (20, 0.05, 1),
-        (39, 0.05, 2),
-        (99, 0.07, 7),
-        (99, 0.29, 29),
-        (9, 0.9, 9),
-        (3, 0.99, 3),
-    ],
-)
-def test_the_conformal_threshold_is_the_kth_smallest(count: int, rate: float, expected: int) -> None:
-    """k = ⌊rate (n + 1)⌋, also where the product of floats falls on the wrong side of an integer."""
-    values = torch.arange(1.0, count + 1)[torch.randperm(count, generator=torch.Generator().manual_seed(0))]
-    assert conformal_threshold(values, rate) == expected
-    assert conformal_threshold(values, np.float64(rate)) == expected
-
-
-@pytest.mark.parametrize(("count", "rate"), [(19, 0.05), (50, 0.1), (99, 0.01), (30, 0.25)])
-def test_the_false_alarm_rate_is_kept_exactly(count: int, rate: float) -> None:
-    """An exchangeable new value is below the threshold with probability k / (n + 1), whatever the distribution."""
-    trials = 4000
-    generator = torch.Generator().manual_seed(0)
-    values = torch.randn(trials, count + 1, generator=generator, dtype=torch.float64).exp()
-    alarms = sum(float(row[-1]) < conformal_threshold(row[:-1], rate) for row in values)
-    exact = math.floor(round(rate * (count + 1), 9)) / (count + 1)
-    assert exact <= rate + 1e-12
-    # Five standard errors
-    assert alarms / trials == pytest.approx(exact, abs=5 * math.sqrt(exact * (1 - exact) / trials))
-
-
-def test_ties_only_lower_the_false_alarm_rate() -> None:
-    values = torch.randint(0, 5, (2000, 20), generator=torch.Generator().manual_seed(0)).double()
-    alarms = sum(float(row[-1]) < conformal_threshold(row[:-1], 0.25) for row in values)
-    assert alarms / 2000 < 0.25
-
-
-def test_too_few_samples_for_a_false_alarm_rate_are_refused() -> None:
-    with pytest.raises(InputError) as caught:
-        conformal_threshold(torch.zeros(50), 0.01)
-    assert str(caught.value) == (
-        "A false-alarm rate of 0.01 needs at least 99 held-out samples, there are 50: hold out more, or accept a rate "
-        "of 0.0197."
-    )
-    assert conformal_threshold(torch.zeros(99), 0.01) == 0.0
-
-
-@pytest.mark.parametrize("threshold", [conformal_threshold, training_quantile])
-@pytest.mark.parametrize("rate", [0, 1, -0.1, 1.5, float("nan")])
-def test_a_rate_that_is_no_probability_is_refused(threshold: Callable[[Tensor, float], float], rate: float) -> None:
-    with pytest.raises(InputError) as caught:
-        threshold(torch.zeros(10), rate)
-    assert str(caught.value) == f"The false-alarm rate must be a float between 0 and 1. Got {rate!r} instead."
-
-
-def test_the_training_quantile_is_numpys() -> None:
-    values = torch.randn(1001, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert training_quantile(values, 0.013) == np.quantile(values.numpy(), 0.013)
-
-
 @given(
     data=st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.2, 0.5, 1.0, 1.5]), st.booleans()), min_size=1, max_size=25)
 )
@@ -191,31 +122,93 @@ def test_no_entropy_threshold_separates_better(data: list[tuple[float, bool]]) -
         assert threshold == entropy.max()
 
 
-@pytest.mark.parametrize("held_out", [1, 5, 11, 20, 50, 98])
-def test_the_rate_that_the_refusal_offers_is_accepted(held_out: int) -> None:
-    log_density = torch.arange(float(held_out))
-    with pytest.raises(InputError) as refusal:
-        conformal_threshold(log_density, 0.01)
-    offered = float(str(refusal.value).rsplit(" ", 1)[1].rstrip("."))
-    assert conformal_threshold(log_density, offered) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("rule", "threshold"), [("conformal", conformal_threshold), ("training_quantile", training_quantile)]
-)
-def test_a_calibration_is_its_parts(rule: Any, threshold: Callable[[Tensor, float], float]) -> None:
+def held_out_data(samples: int = 500) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits, epistemic scores and labels."""
     generator = torch.Generator().manual_seed(0)
-    logits, epistemic = torch.randn(500, 3, generator=generator), torch.randn(500, generator=generator)
-    labels = torch.softmax(2 * logits, 1).multinomial(1, generator=generator).squeeze(1)
-    found = calibrate(logits, epistemic, labels, 0.05, rule)
+    logits, epistemic = torch.randn(samples, 3, generator=generator), torch.randn(samples, generator=generator)
+    return logits, epistemic, torch.softmax(2 * logits, 1).multinomial(1, generator=generator).squeeze(1)
+
+
+def test_a_calibration_is_its_parts() -> None:
+    logits, epistemic, labels = held_out_data()
+    found = calibrate(logits, epistemic, labels, false_alarm_rate=0.05)
     assert found.temperature == fit_temperature(logits, labels)
-    assert found.epistemic_threshold == -threshold(-epistemic, 0.05)
+    assert found.epistemic_threshold == float(epistemic.sort(descending=True).values[24])  # 0.05 of 501 is 25.05
     assert found.entropy_threshold == entropy_threshold(entropy(logits / found.temperature), logits.argmax(1) == labels)
-    assert found.false_alarm_rate == 0.05
+    right = (logits / found.temperature).softmax(1).gather(1, labels[:, None]).squeeze(1)
+    assert found.candidate_level == float(right.sort(descending=True).values[475])  # 0.95 of 501 is 475.95
+    assert (found.false_alarm_rate, found.least_p_value) == (0.05, 1 / 501)
+
+
+def test_the_papers_threshold_is_the_plain_quantile() -> None:
+    logits, epistemic, labels = held_out_data()
+    found = calibrate(logits, epistemic, labels, false_alarm_rate=0.013, threshold="training_quantile")
+    wanted = np.quantile(epistemic.numpy(), 1 - 0.013, method="inverted_cdf")
+    assert found.epistemic_threshold == wanted
+    assert found.least_p_value == 0
+
+
+def test_a_rate_that_is_set_later_gives_what_it_would_have_given_at_once() -> None:
+    logits, epistemic, labels = held_out_data()
+    settings: dict[str, Any] = {"confidence": 0.9, "error_rate": 0.3, "coverage": 0.8}
+    later = replace(calibrate(logits, epistemic, labels, **settings), false_alarm_rate=0.2)
+    assert later == calibrate(logits, epistemic, labels, false_alarm_rate=0.2, **settings)
+    assert (
+        later.epistemic_threshold
+        == calibrate(logits, epistemic, labels, false_alarm_rate=0.2, confidence=0.9).epistemic_threshold
+    )
+    assert later != calibrate(logits, epistemic, labels, **settings)
+
+
+def test_the_rows_that_set_the_threshold_are_those_named() -> None:
+    logits, epistemic, labels = held_out_data()
+    rows = torch.arange(400).flip(0)
+    found = calibrate(logits, epistemic[rows], labels, rows=rows, false_alarm_rate=0.05)
+    assert found.temperature == fit_temperature(logits, labels)  # of all
+    order = epistemic[:400].argsort()
+    assert torch.equal(found.held_out.epistemic, epistemic[order].double())
+    right = (logits.argmax(1) == labels)[order]
+    assert found.held_out.correct is not None
+    assert torch.equal(found.held_out.correct, right)
+
+
+def test_without_labels_there_are_p_values_alone() -> None:
+    logits, epistemic, _ = held_out_data()
+    found = calibrate(logits, epistemic, false_alarm_rate=0.1)
+    assert (found.temperature, found.entropy_threshold, found.candidates(logits, logits.argmax(1))) == (1.0, None, None)
+    verdicts = found.verdicts(epistemic, torch.full((500,), 1e9), logits.argmax(1))
+    assert set(verdicts) == {Verdict.IN_DISTRIBUTION, Verdict.OUT_OF_DISTRIBUTION}
+    with pytest.raises(InputError) as caught:
+        replace(found, error_rate=0.1)
+    assert str(caught.value) == "An error rate of 0.1 needs labels: calibrate with (inputs, labels)."
 
 
 def test_a_verdict_asks_for_the_epistemic_score_first() -> None:
-    calibration = Calibration(1.0, epistemic_threshold=2.0, entropy_threshold=0.5, false_alarm_rate=0.1)
-    verdicts = calibration.verdicts(torch.tensor([2.0, 2.0, 2.1, 2.1]), torch.tensor([0.5, 0.6, 0.5, 0.6]))
+    correct = torch.tensor([True, True, True, False])
+    kept = HeldOut(
+        torch.tensor([2.0, 1.0, 0.0, 0.0]), torch.zeros(4).long(), torch.tensor([0.1, 0.5, 0.5, 0.6]), correct
+    )
+    calibration = Calibration(kept, false_alarm_rate=0.2)
+    assert (calibration.epistemic_threshold, calibration.entropy_threshold) == (2.0, 0.5)
+    scores, entropies = torch.tensor([2.0, 2.0, 2.1, 2.1]), torch.tensor([0.5, 0.6, 0.5, 0.6])
+    verdicts = calibration.verdicts(scores, entropies, torch.zeros(4).long())
     unknown = Verdict.OUT_OF_DISTRIBUTION
     assert verdicts.tolist() == [Verdict.IN_DISTRIBUTION, Verdict.AMBIGUOUS, unknown, unknown]
+
+
+def test_the_likeliest_class_is_always_a_candidate() -> None:
+    probs, labels = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]]), torch.tensor([0, 0, 0])
+    kept = HeldOut(torch.arange(3.0), labels, torch.zeros(3), labels == 0, probs[:, 0])
+    calibration = Calibration(kept, false_alarm_rate=0.5, coverage=0.5)  # the second largest of 0.9, 0.8, 0.7
+    found = calibration.candidates(torch.tensor([[0.6, 0.4], [0.15, 0.85]]), torch.tensor([0, 1]))
+    assert found is not None
+    assert found.tolist() == [[True, False], [False, True]]
+    unsure = replace(calibration, coverage=0.99).candidates(torch.tensor([[0.6, 0.4]]), torch.tensor([0]))
+    assert unsure is not None
+    assert unsure.all()
+
+
+def test_scores_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(InputError) as caught:
+        HeldOut(torch.tensor([1.0, torch.nan]), torch.zeros(2).long())
+    assert str(caught.value) == ("The 'epistemic' of 1 of 2 held-out inputs is not finite: check them and the model.")

@@ -1,6 +1,5 @@
 """The page for contributors runs as it stands, and what it registers is known everywhere."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,8 @@ from ddu.detectors import find_method, registry
 from ddu.experiments import parse_comparison
 from ddu.results import RowFile
 from ddu.runs import load_run
+from tests.docs.pages import ROOT, run_page
 
-ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/extending.md"
 
 
@@ -22,10 +21,7 @@ def page(tmp_path_factory):
         for module, name in ((registry, "METHODS"), (data.registry, "SOURCES"), (models._factory, "_ARCHITECTURES")):
             patch.setattr(module, name, getattr(module, name).copy())  # forgotten after these tests
         patch.chdir(tmp_path_factory.mktemp("page"))
-        names: dict = {"__name__": "page"}
-        for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL):
-            exec(compile(block, PAGE.name, "exec"), names)
-        yield names
+        yield run_page(PAGE, {})
 
 
 def test_the_detector_is_trained_saved_and_loaded_by_name(page):

@@ -10,6 +10,7 @@ from scipy.special import logsumexp, softmax
 from scipy.stats import entropy as scipy_entropy
 
 from ddu.measures import (
+    distance_ratios,
     energy,
     entropy,
     expected_entropy,
@@ -90,3 +91,19 @@ def test_members_disagree_on_no_more_than_who_they_are(logits: np.ndarray) -> No
 def test_classes_that_no_member_allows_add_nothing() -> None:
     logits = torch.tensor([[3.0, 0.0, -torch.inf], [0.0, 3.0, -torch.inf]])
     assert mutual_information(logits) == mutual_information(logits[:, :2])
+
+
+def test_distance_ratios_of_a_linear_map_lie_between_its_singular_values():
+    generator = torch.Generator().manual_seed(0)
+    weight, x, other = (torch.randn(*shape, generator=generator) for shape in ((5, 4), (1000, 4), (1000, 4)))
+    ratios = distance_ratios(x, other, x @ weight.T, other @ weight.T)
+    values = torch.linalg.svdvals(weight)
+    assert values[-1] <= ratios.min() < ratios.max() <= values[0] * (1 + 1e-6)
+    assert ratios.max() > 0.9 * values[0]  # a thousand pairs come near to the largest
+
+
+def test_distance_ratios_do_not_depend_on_the_shape_of_inputs():
+    x, other = torch.rand(3, 2, 4, 4), torch.rand(3, 2, 4, 4)
+    expected = distance_ratios(x.flatten(1), other.flatten(1), x.flatten(1), other.flatten(1))
+    torch.testing.assert_close(distance_ratios(x, other, x, other), expected)
+    torch.testing.assert_close(expected, torch.ones(3))

@@ -1,12 +1,21 @@
 """The README does what it shows: its code runs, prints that table, and its numbers are the demo's."""
 
 import importlib.util
+import json
 import re
+import shlex
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from ddu import data
+from ddu.cli import main
 from ddu.experiments.demo import Demo
 from ddu.results import RowFile
 
@@ -34,14 +43,56 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder in which the quick start was run, and what that printed."""
+    folder = tmp_path_factory.mktemp("own_model")
+    return folder, readme.run_quick_start(README, folder)
+
+
 @pytest.mark.slow
-def test_the_code_prints_the_table_that_is_shown(folder: Path) -> None:
-    (code,) = readme.code_blocks(README, "python")
+def test_the_quick_start_prints_the_table_that_is_shown(workplace: tuple[Path, str]) -> None:
     (shown,) = readme.code_blocks(README, "text")
-    printed = readme.run_code(code, folder)
+    _, printed = workplace
     # Training on another kind of processor rounds otherwise, so numbers differ in their digits there, words do not
     words = [re.sub(r"-?\d+\.?\d*", "#", line).split() for line in printed.splitlines()]
     assert words == [re.sub(r"-?\d+\.?\d*", "#", line).split() for line in shown.splitlines()]
+
+
+@pytest.mark.slow
+def test_the_commands_lead_from_a_network_to_a_server(
+    workplace: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = workplace
+    monkeypatch.chdir(folder)
+    (folder / "scans").mkdir()
+    for index, image in enumerate(data.load("digits", "test").inputs[:5]):
+        Image.fromarray((255 * np.asarray(image)).astype(np.uint8).squeeze()).save(folder / "scans" / f"{index}.png")
+    _, commands, requests_to_it, _ = readme.code_blocks(README, "sh")  # after make, and before the installation
+    *commands, serve = commands.splitlines()
+    for command in commands:
+        monkeypatch.setattr(sys, "argv", shlex.split(command))
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert end.value.code == 0, (command, capsys.readouterr())
+    assert len((folder / "rows.csv").read_text().splitlines()) == 6
+    server = subprocess.Popen(
+        [sys.executable, "-c", "from ddu.cli import main; main()", *shlex.split(serve)[1:], "--port", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stderr is not None
+        address = re.search(r"http://\S+?:\d+", server.stderr.readline())
+        assert address
+        for line in requests_to_it.splitlines():
+            curl = shlex.split(line.replace("http://127.0.0.1:8000", address[0]))
+            answer = subprocess.run([*curl, "--silent", "--fail"], capture_output=True, check=True).stdout
+            assert "error" not in json.loads(answer)
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.communicate(timeout=60)
+    assert server.returncode == 0
 
 
 @pytest.mark.slow
@@ -56,13 +107,3 @@ def test_the_numbers_are_the_demos(folder: Path) -> None:
         assert lowest <= seed_0 <= highest, name
         beyond = (highest - lowest) / 2 + 0.001  # five seeds do not show the whole range, and the table is rounded
         assert lowest - beyond <= round(measured[name], 3) <= highest + beyond, name
-
-
-def test_links_and_pictures_exist() -> None:
-    for link in re.findall(r"\]\((?!http)([^)#]+)\)", README):
-        assert (ROOT / link).exists(), link
-
-
-def test_examples_run() -> None:
-    for example in sorted((ROOT / "examples").glob("*.py")):
-        readme.run_code(example.read_text(), ROOT)

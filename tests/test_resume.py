@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,11 @@ def test_a_file_is_no_folder(tmp_path):
     assert str(caught.value) == f"{tmp_path / 'run'} is a file, or inside one: choose a folder."
 
 
+def start_python(script: str, *arguments: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", script, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
 WAIT_FOR_A_LINE = """
 import sys
 from pathlib import Path
@@ -121,15 +127,7 @@ def test_a_second_command_waits_and_then_finds_what_the_first_one_did(tmp_path, 
     """Also where the first one wrote nothing, and so removed the folder and the lock that the second waits for."""
     folder = tmp_path / "run"
 
-    def start() -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", WAIT_FOR_A_LINE, str(folder), what],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
+    start = partial(start_python, WAIT_FOR_A_LINE, str(folder), what)
     first = start()
     assert first.stdout is not None
     assert first.stdout.readline() == f"inside ['{LOCK}']\n"
@@ -145,7 +143,7 @@ def test_a_second_command_waits_and_then_finds_what_the_first_one_did(tmp_path, 
 
 TRAIN = """
 import sys
-import ddu.runs.train as train
+import ddu.runs.run as train
 from ddu.runs import RunSpec, train_run
 from ddu.training import RECIPES
 
@@ -166,15 +164,7 @@ print(run.metrics["seconds"], flush=True)
 def test_two_commands_on_one_folder_train_once(tmp_path: Path):
     folder = tmp_path / "run"
 
-    def start() -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", TRAIN, str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
+    start = partial(start_python, TRAIN, str(folder))
     first = start()
     assert first.stdout is not None
     assert first.stdout.readline() == "training\n"

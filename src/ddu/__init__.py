@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ddu.density import GaussianDensity as GaussianDensity
     from ddu.detectors import DDU as DDU
     from ddu.detectors import load as load
+    from ddu.diagnostics import diagnose as diagnose
     from ddu.models import create_model as create_model
     from ddu.models import list_models as list_models
     from ddu.types import Detector as Detector
@@ -33,6 +34,7 @@ __all__ = [
     "Verdict",
     "__version__",
     "create_model",
+    "diagnose",
     "list_models",
     "load",
 ]
@@ -44,6 +46,7 @@ _HOMES = {
     "Prediction": "types",
     "Verdict": "types",
     "create_model": "models",
+    "diagnose": "diagnostics",
     "list_models": "models",
     "load": "detectors",
 }

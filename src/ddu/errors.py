@@ -8,14 +8,23 @@
     │   └── LayerError                        the feature layer cannot be found, or there are several candidates
     ├── NotFittedError (RuntimeError, ValueError, AttributeError)   scored before it was fitted
     ├── NotSupportedError (NotImplementedError)   a combination of options that has no meaning
+    ├── OutOfMemoryError (MemoryError)        what was asked for does not fit: the message has both sizes
     ├── TrainingError (RuntimeError)          training cannot go on: the loss is not a number, the disk is full
+    ├── RankError (RuntimeError)              another of several processes has failed: the message has its reason
+    ├── ExportError (RuntimeError)            a network cannot be exported, or its graph disagrees with PyTorch
     ├── ArtifactError (OSError, ValueError)   a saved detector or checkpoint is truncated, tampered with or too new
     └── MissingExtraError (ImportError)       an optional dependency is not installed: the message has the command
 
     DDUWarning (UserWarning)
     ├── FewSamplesWarning                     a class has too few samples for the covariance asked for
+    ├── CovarianceWarning                     the covariance was decided to be a simpler one than one matrix per class
     ├── DataWarning                           files of a data set were left out
     ├── LabelWarning                          labels agree with the model's predictions no more than by chance
+    ├── LogitsWarning                         the model returns log-probabilities where logits are needed
+    ├── OverlapWarning                        held-out data was in the training pass
+    ├── AugmentationWarning                   a loader gives another input each time that a sample is read
+    ├── ScaleWarning                          inputs are not scaled as those of the fit
+    ├── BlindSpotWarning                      inputs that are plainly unknown are not flagged
     ├── CalibrationWarning                    the held-out data cannot settle what was asked of it
     └── CheckpointWarning                     a checkpoint cannot be read, and training resumes from the one before it
 
@@ -55,8 +64,20 @@ class NotSupportedError(DDUError, NotImplementedError):
     """A combination of options that has no meaning."""
 
 
+class OutOfMemoryError(DDUError, MemoryError):
+    """What was asked for does not fit into the memory that is available."""
+
+
 class TrainingError(DDUError, RuntimeError):
     """Training cannot go on."""
+
+
+class RankError(DDUError, RuntimeError):
+    """Another of the processes that work together has failed."""
+
+
+class ExportError(DDUError, RuntimeError):
+    """A network cannot be exported, or the exported graph disagrees with PyTorch."""
 
 
 class ArtifactError(DDUError, OSError, ValueError):
@@ -75,12 +96,36 @@ class FewSamplesWarning(DDUWarning):
     """A class has too few samples for the covariance asked for."""
 
 
+class CovarianceWarning(DDUWarning):
+    """The covariance was decided to be a simpler one than one matrix per class."""
+
+
 class DataWarning(DDUWarning):
     """Files of a data set were left out."""
 
 
 class LabelWarning(DDUWarning):
     """Labels agree with the model's predictions no more than by chance."""
+
+
+class LogitsWarning(DDUWarning):
+    """The model returns log-probabilities where logits are needed."""
+
+
+class OverlapWarning(DDUWarning):
+    """Held-out data was in the training pass."""
+
+
+class AugmentationWarning(DDUWarning):
+    """A loader gives another input each time that a sample is read."""
+
+
+class ScaleWarning(DDUWarning):
+    """Inputs are not scaled as those of the fit."""
+
+
+class BlindSpotWarning(DDUWarning):
+    """Inputs that are plainly unknown are not flagged."""
 
 
 class CalibrationWarning(DDUWarning):

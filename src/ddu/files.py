@@ -5,10 +5,11 @@ import json
 import os
 import re
 import secrets
+import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -20,6 +21,9 @@ try:
     import fcntl
 except ModuleNotFoundError:  # Windows
     fcntl = None
+
+FilePath = str | os.PathLike[str]
+"""The name of a file or folder, as people give it."""
 
 LOCK = ".lock"
 """The file in a folder that the command that works there holds a lock on."""
@@ -46,6 +50,31 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         temporary.replace(path)
     _sync_folder(path.parent)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A new folder that appears under its name in one step, once all files in it are written and safely on disk.
+
+    An exception, Ctrl-C among them, leaves nothing. There must be no files under that name before.
+    """
+    refuse_existing(path)
+    check_writable(path.absolute().parent)
+    temporary = path.absolute().with_name(f".{path.absolute().name}.{secrets.token_hex(8)}.tmp")
+    temporary.mkdir()
+    try:
+        yield temporary
+        for file in temporary.rglob("*"):
+            with file.open("rb") if file.is_file() else nullcontext() as opened:
+                if opened is not None:
+                    os.fsync(opened.fileno())
+        _sync_folder(temporary)
+        if path.exists():
+            path.rmdir()  # empty, and Windows does not rename over it
+        temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    _sync_folder(path.absolute().parent)
 
 
 @contextmanager
@@ -76,6 +105,14 @@ def holds_files(folder: Path) -> bool:
     return folder.is_dir() and any(
         path.name != LOCK and not _TEMPORARY.fullmatch(path.name) for path in folder.iterdir()
     )
+
+
+def refuse_existing(path: Path) -> None:
+    """Refuses a file, and a folder that holds some."""
+    if path.is_file():
+        raise InputError(f"{path} is a file: choose a folder.")
+    if holds_files(path):
+        raise InputError(f"{path} holds files already: choose another folder.")
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -1,6 +1,7 @@
-"""Uncertainty as pure functions of logits. Entropies are in nats; larger means more uncertain.
+"""Uncertainty as pure functions of logits, and how far a network stretches distances.
 
-Those of several networks, or several samples of one, take logits (member, ..., class) and give values (...).
+Entropies are in nats; larger means more uncertain. Those of several networks, or several samples of one, take logits
+(member, ..., class) and give values (...).
 """
 
 import math
@@ -73,3 +74,22 @@ def mutual_information(logits: Tensor) -> Tensor:
     tensor(0.6931)
     """
     return predictive_entropy(logits) - expected_entropy(logits)
+
+
+def distance_ratios(x: Tensor, other: Tensor, z: Tensor, other_z: Tensor) -> Tensor:
+    """‖f(x) - f(x')‖ / ‖x - x'‖ of pairs, (pair,): how much a network stretches each distance.
+
+    A bi-Lipschitz network keeps them between two constants: none near zero (sensitivity), none very large (smoothness).
+    What is found on some pairs lies between the true constants.
+
+    Args:
+        x: Inputs, (pair, ...).
+        other: The other input of each pair; no two may be equal.
+        z: Features of the first, (pair, ...).
+        other_z: Features of the other.
+
+    >>> x, other = torch.zeros(2, 3), torch.eye(3)[:2]
+    >>> distance_ratios(x, other, 2 * x, 2 * other)
+    tensor([2., 2.])
+    """
+    return (z - other_z).flatten(1).norm(dim=1) / (x - other).flatten(1).norm(dim=1)

@@ -1,12 +1,16 @@
-"""Checks of names and entries, and the words for values in error messages."""
+"""Checks of names and entries, the words for values in error messages, and whom a warning names."""
 
+import sys
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
 from ddu.errors import InputError
+
+_PACKAGE = str(Path(__file__).parent)
 
 
 def check_name(name: object, known: Iterable[str], complaint: str) -> None:
@@ -56,3 +60,11 @@ def shown(value: object) -> str:
     if isinstance(value, tuple | list):
         return f"{name} of [{', '.join(type(item).__name__ for item in value[:4])}{', ...' * (len(value) > 4)}]"
     return "None" if value is None else name
+
+
+def frames_to_the_caller() -> int:
+    """The stacklevel at which `warnings.warn`, in the function that asks, names the code that called this package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    return level

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ddu.errors import ArtifactError, InputError
-from ddu.files import LOCK, check_writable, holds_files, locked
+from ddu.files import LOCK, check_writable, holds_files, locked, write_json
 
 
 def refuse_changes(where: str, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
@@ -84,6 +84,20 @@ def read_settings(path: Path, what: str) -> dict[str, Any] | None:
     if holds_files(path.parent):
         raise InputError(f"{path.parent} holds files that do not belong to a {what}: choose another folder.")
     return None
+
+
+def keep_settings(path: Path, what: str, settings: Mapping[str, Any]) -> None:
+    """Writes down what the work in a folder is done with; work that began with other settings is refused.
+
+    Args:
+        path: The file, as of `read_settings`.
+        what: What the folder is for.
+        settings: Everything that decides the result, as JSON has it.
+    """
+    begun = read_settings(path, what)
+    if begun is not None:
+        refuse_changes(f"The {what} in {path.parent}", begun, settings)
+    write_json(path, settings)
 
 
 def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

@@ -55,7 +55,7 @@ class GaussianDensityClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        covariance: Literal["full", "shared", "diagonal", "low_rank"] = "full",
+        covariance: Literal["auto", "full", "shared", "diagonal", "low_rank"] = "auto",
         *,
         shrinkage: float | Literal["auto", "oas", "ledoit_wolf"] | None = "auto",
         regularization: float = 1e-6,

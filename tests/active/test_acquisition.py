@@ -1,5 +1,6 @@
 """What is worth a label: the maths on scores, and the choices made of them."""
 
+import copy
 import itertools
 
 import numpy as np
@@ -29,7 +30,8 @@ from ddu.active import (
 from ddu.active.acquisition import find_acquisition, power_log_weights, rank_log_weights
 from ddu.density import GaussianDensity
 from ddu.detectors import DDU, METHODS, PLAIN, SMOOTH, Ensemble, Method, Softmax, register
-from ddu.errors import InputError, NotSupportedError
+from ddu.errors import FeatureError, InputError, NotSupportedError
+from ddu.features import FeatureBatch
 
 pytestmark = pytest.mark.filterwarnings("ignore::ddu.errors.FewSamplesWarning")
 
@@ -114,7 +116,12 @@ def _features(detector, inputs):
     return detector.tap(inputs)
 
 
-def test_diverse_top_k_is_refitting_after_every_pick(blobs, fitted):
+def one_density(model):
+    return DDU(model, features=None, view="raw", energy=False)
+
+
+def test_diverse_top_k_is_refitting_after_every_pick(blobs):
+    fitted = blobs.learner(detector=one_density).detector
     known = _features(fitted, blobs.labelled.tensors[0])
     batch = _features(fitted, blobs.pool)
     z, y = known.features.double(), blobs.labelled.tensors[1]
@@ -130,6 +137,39 @@ def test_diverse_top_k_is_refitting_after_every_pick(blobs, fitted):
     assert picked.tolist() == expected
     assert scores[0] == pytest.approx(float(fitted.predict(blobs.pool).epistemic.max()), rel=1e-5)
     assert all(torch.equal(tensor, before[name]) for name, tensor in fitted.density.state_tensors().items())
+
+
+def test_diverse_top_k_updates_every_density_of_a_sum(blobs, fitted):
+    batch = _features(fitted, blobs.pool)
+    counts = [density.counts_.tolist() for density in fitted.score.densities]
+    assert len(counts) == 3
+    picked, _ = diverse_top_k(fitted, batch, 5, generator())
+    # By hand: a copy learns each pick as what it is predicted to be, in all its densities
+    learning, expected = copy.deepcopy(fitted), []
+    for _ in range(5):
+        scores = learning.predict(batch).epistemic
+        scores[expected] = -torch.inf
+        best = int(scores.argmax())
+        expected.append(best)
+        one = FeatureBatch(batch.features[[best]], batch.logits[[best]], batch.logits[[best]].argmax(1))
+        learning.update(one)
+    assert picked.tolist() == expected
+    assert [density.counts_.tolist() for density in fitted.score.densities] == counts
+    assert {int(density.counts_.sum()) for density in learning.score.densities} == {21}
+
+
+def test_the_papers_covariances_are_singular_with_two_labels_per_class(blobs, fitted):
+    x, y = (column[: 2 * 4] for column in blobs.labelled.tensors)
+    with pytest.raises(FeatureError, match="is singular, from 2 samples in class 0"):
+        DDU.paper(fitted.model).fit([(x, y)])
+    assert (
+        find_acquisition_function("density")
+        .make_detector(fitted.model)
+        .fit([(x, y)])
+        .predict(x)
+        .epistemic.isfinite()
+        .all()
+    )
 
 
 def test_copies_of_one_outlier_are_not_picked_together(blobs, fitted):
@@ -149,7 +189,7 @@ def test_log_densities_that_underflow_are_still_ranked_strictly(blobs, fitted):
     far = 1000 + 200 * torch.randn(200, 6, generator=torch.Generator().manual_seed(1)).double()
     network = nn.Sequential(nn.Linear(6, 4, bias=False)).double()
     known = blobs.labelled.tensors[0].double()
-    detector = DDU(network, features=lambda x: x).fit([(known, blobs.labelled.tensors[1])])
+    detector = DDU(network, features=lambda x: x, view="raw", energy=False).fit([(known, blobs.labelled.tensors[1])])
     density = detector.density
     covariances, means = density.covariances_.numpy(), density.means_.numpy()
     exact = np.logaddexp.reduce(
@@ -213,7 +253,10 @@ def test_an_acquisition_function_has_the_detector_and_the_networks_of_its_method
     density, entropy, vgg, duq, sngp = map(
         find_acquisition_function, ("density", "entropy", "density_vgg", "duq", "sngp")
     )
-    assert isinstance(density.make_detector(nn.Linear(2, 2)), DDU)
+    detector = density.make_detector(nn.Linear(2, 2))
+    assert isinstance(detector, DDU)
+    # The score of the paper, one density, with the shrinkage that two labels per class need
+    assert (detector.view, detector.energy, detector.density_options) == ("raw", False, {})
     assert isinstance(entropy.make_detector(nn.Linear(2, 2)), Softmax)
     assert (density.num_members, density.network_options) == (1, SMOOTH.options)
     assert entropy.network_options == PLAIN.options

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from ddu.active import ActiveLearner
-from ddu.detectors import DDU, Ensemble, Softmax
+from ddu.detectors import Ensemble, Softmax, find_method
 from ddu.experiments.active_protocols import PROTOCOLS, draw_sets, read_source
 from ddu.experiments.learning_curves import labels_to_reach
 from ddu.models import create_model
@@ -24,7 +24,7 @@ SMOOTH = partial(create_model, "resffn2_64", in_features=64)
 METHODS = {
     "random": {"model_factory": PLAIN, "detector": Softmax, "acquisition": "random"},
     "entropy": {"model_factory": PLAIN, "detector": Softmax},
-    "density": {"model_factory": SMOOTH, "detector": DDU},
+    "density": {"model_factory": SMOOTH, "detector": find_method("density").make},
     "mutual information": {"model_factory": PLAIN, "detector": Ensemble, "members": 3},
 }
 

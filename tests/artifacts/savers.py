@@ -55,6 +55,7 @@ def crowd(folder: Path, processes: int, threads: int, turns: int) -> None:
         child = os.fork()
         if child == 0:
             try:
+                torch.set_num_threads(1)  # remakes torch's pool after the fork, which two threads at once get wrong
                 with ThreadPoolExecutor(threads) as pool:
                     list(pool.map(work, range(turns)))
             except BaseException:

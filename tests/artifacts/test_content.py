@@ -39,10 +39,11 @@ def head_models():
         members = nn.ModuleList([nn.Linear(4, 3), nn.Linear(4, 3)])
     plain = make_model()
     low_rank = ddu.GaussianDensity("low_rank", rank=1, background=True)
+    one = partial(ddu.DDU, features=None, view="raw", energy=False)
     return {
         "ddu": (plain, ddu.DDU),
-        "ddu low rank": (plain, partial(ddu.DDU, density=low_rank)),
-        "ddu pca": (plain, partial(ddu.DDU, density=ddu.GaussianDensity(shrinkage="oas", standardize=True, pca=0.9))),
+        "ddu low rank": (plain, partial(one, density=low_rank)),
+        "ddu pca": (plain, partial(one, density=ddu.GaussianDensity(shrinkage="oas", standardize=True, pca=0.9))),
         "mahalanobis": (plain, partial(Mahalanobis, layers=["0", "3"], relative=True)),
         "softmax": (plain, Softmax),
         "energy": (plain, Energy),
@@ -54,6 +55,7 @@ def head_models():
 
 DETECTORS = ("ddu", "ddu low rank", "ddu pca", "mahalanobis", "softmax", "energy", "ensemble", "sngp", "duq")
 LEARNED = ("ddu", "ddu low rank", "ddu pca", "mahalanobis", "sngp")
+WITH_MOMENTS = ("ddu low rank",)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +68,8 @@ def library(tmp_path_factory):
             for category in (CalibrationWarning, LabelWarning):
                 warnings.simplefilter("ignore", category)
             detector = make(model, class_names=["ant", "bee", "cat"]).fit(batches())
-            detector.calibrate(batches(seed=1), 0.05).save(folder)
+            detector.calibrate(batches(seed=1), 0.05)
+            detector.save(folder, **({"moments": True} if name in WITH_MOMENTS else {}))
         found[name] = folder, model
     return found
 
@@ -107,26 +110,12 @@ def corrupt(library, tmp_path):
             "The 'temperature' of a calibration must be a finite float above 0. Got inf instead.",
         ),
         ("temperature", "1", "The 'temperature' of a calibration must be a finite float above 0. Got '1' instead."),
-        (
-            "epistemic_threshold",
-            math.nan,
-            "The 'epistemic_threshold' of a calibration must be a finite float. Got nan instead.",
-        ),
-        (
-            "epistemic_threshold",
-            -math.inf,
-            "The 'epistemic_threshold' of a calibration must be a finite float. Got -inf instead.",
-        ),
-        (
-            "entropy_threshold",
-            math.nan,
-            "The 'entropy_threshold' of a calibration must be a finite float. Got nan instead.",
-        ),
-        (
-            "entropy_threshold",
-            [1.0],
-            "The 'entropy_threshold' of a calibration must be a finite float. Got [1.0] instead.",
-        ),
+        ("threshold", "luck", "The 'threshold' must be one of 'conformal', 'training_quantile'. Got 'luck' instead."),
+        ("threshold", [1], "The 'threshold' must be one of 'conformal', 'training_quantile'. Got [1] instead."),
+        ("per_class", 2, "The 'per_class' parameter must be True or False. Got 2 instead."),
+        ("confidence", 1.0, "The confidence must be a float between 0 and 1. Got 1.0 instead."),
+        ("error_rate", -0.1, "The error rate must be a float between 0 and 1. Got -0.1 instead."),
+        ("coverage", None, "The coverage must be a float between 0 and 1. Got None instead."),
         ("false_alarm_rate", 0.0, "The false-alarm rate must be a float between 0 and 1. Got 0.0 instead."),
         ("false_alarm_rate", 1.5, "The false-alarm rate must be a float between 0 and 1. Got 1.5 instead."),
         ("false_alarm_rate", math.nan, "The false-alarm rate must be a float between 0 and 1. Got nan instead."),
@@ -137,10 +126,60 @@ def test_a_calibration_that_cannot_be_is_refused(corrupt, name, entry, value, me
     assert corrupt(name, lambda content, _: content["calibration"].update({entry: value})) == message
 
 
+@pytest.mark.parametrize("name", DETECTORS)
+@pytest.mark.parametrize(
+    ("kept", "change", "message"),
+    [
+        (
+            "epistemic",
+            lambda tensor: tensor.fill_(math.nan),
+            "The 'epistemic' of {n} of {n} held-out inputs is not finite: check them and the model.",
+        ),
+        (
+            "entropy",
+            lambda tensor: tensor.index_fill_(0, torch.tensor([2]), math.inf),
+            "The 'entropy' of 1 of {n} held-out inputs is not finite: check them and the model.",
+        ),
+        (
+            "label_prob",
+            lambda tensor: tensor[:-1],
+            "The kept tensor 'label_prob' of a calibration must be torch.float64 of shape (samples,), as many as there "
+            "are scores. Got torch.float64 of shape ({less},) instead.",
+        ),
+        (
+            "correct",
+            lambda tensor: tensor.long(),
+            "The kept tensor 'correct' of a calibration must be torch.bool of shape (samples,), as many as there are "
+            "scores. Got torch.int64 of shape ({n},) instead.",
+        ),
+        ("predicted", lambda tensor: -tensor - 1, "The kept tensor 'predicted' of a calibration must not be negative."),
+        ("luck", None, "There must be no entry 'luck' in the kept tensors of the calibration."),
+    ],
+)
+def test_what_a_calibration_keeps_is_checked(corrupt, library, name, kept, change, message):
+    def change_kept(_, tensors):
+        key = f"calibration.{kept}"
+        tensors[key] = torch.zeros(3) if change is None else change(tensors[key]).contiguous()
+
+    n = len(safetensors.torch.load_file(file_of(library[name][0]))["calibration.epistemic"])
+    assert corrupt(name, change_kept).startswith(message.format(n=n, less=n - 1))
+
+
+@pytest.mark.parametrize("kept", ["entropy", "epistemic"])
+def test_what_a_calibration_lacks_is_named(corrupt, kept):
+    message = corrupt("softmax", lambda _, tensors: tensors.pop(f"calibration.{kept}"))
+    assert message.startswith(f"There must be an entry '{kept}' in the kept tensors of the calibration.")
+
+
+def test_kept_tensors_without_a_calibration_are_refused(corrupt):
+    message = corrupt("softmax", lambda content, _: content.update(calibration=None))
+    assert message.startswith("There must be no kept tensors without a calibration. Got correct, ")
+
+
 @pytest.mark.parametrize("number", [10**400, -(10**400)])
 def test_a_number_that_no_float_holds_is_refused(corrupt, number):
-    assert corrupt("softmax", lambda content, _: content["calibration"].update(epistemic_threshold=number)) == (
-        f"The 'epistemic_threshold' of a calibration must be a finite float. Got {number} instead."
+    assert corrupt("softmax", lambda content, _: content["calibration"].update(temperature=number)) == (
+        f"The 'temperature' of a calibration must be a finite float above 0. Got {number} instead."
     )
 
 
@@ -158,7 +197,7 @@ def test_a_number_that_no_float_holds_is_refused(corrupt, number):
         (
             "calibration",
             {"temperature": 1.0},
-            "There must be an entry 'epistemic_threshold' in the calibration. Got 'temperature' instead.",
+            "There must be an entry 'false_alarm_rate' in the calibration. Got 'temperature' instead.",
         ),
     ],
 )
@@ -178,11 +217,26 @@ def test_content_of_another_kind_is_refused(corrupt, name, entry, value, message
             "The 'score' parameter of Softmax must be 'entropy' or 'confidence'. Got 'luck' instead.",
         ),
         ("ensemble", "score", ["entropy"], "The 'score' parameter of Ensemble must be 'mutual_information', "),
-        ("ddu", "features", {"kind": "weights", "layer": "3"}, "A described feature layer has a 'kind' ('input', "),
+        (
+            "ddu",
+            "features",
+            {"kind": "weights", "layer": "3"},
+            "A described feature layer has a 'layer', and a 'kind' that ",
+        ),
         ("ddu", "features", 3, "features= must be a layer's name, a module of the model, a callable, "),
-        ("ddu", "density", "full", "There must be a dictionary for the density. Got 'full' instead."),
-        ("ddu", "density", {"rnak": 3}, "There must be no entry 'rnak' in the density. Did you mean 'rank'?"),
-        ("mahalanobis", "layers", 3, "The 'layers' parameter of Mahalanobis must be a list of layers. Got 3 instead."),
+        ("ddu", "density", "full", "The 'density' parameter of DDU must be a GaussianDensity, or a mapping of its "),
+        ("ddu", "density", {"rnak": 3}, "A density has no option 'rnak'. Did you mean 'rank'?"),
+        ("ddu", "view", "sharse", "DDU has no view 'sharse'. Did you mean 'shares'?"),
+        ("ddu", "view", "raw", "There must be no part '1' in the learned tensors. There are 0."),
+        ("ddu", "energy", "no", "The 'energy' parameter of DDU must be True or False. Got 'no' instead."),
+        ("ddu", "energy", False, "The learned tensor 'centre' must be torch.float64 of shape (2,). Got "),
+        ("ddu", "seed", 10**400, "The 'seed' parameter of DDU must be an integer from 0 to 2⁶³ - 1. Got 1000"),
+        (
+            "mahalanobis",
+            "layers",
+            3,
+            "The 'layers' parameter of Mahalanobis must be a list of layers or 'stages'. Got 3 instead.",
+        ),
         ("mahalanobis", "layers", ["3"], "There must be no layer '1' in the learned tensors. There are 0."),
         (
             "mahalanobis",
@@ -225,7 +279,7 @@ def test_an_option_that_cannot_be_is_refused(corrupt, name, option, value, messa
         ("normalize", "no", "True or False. Got 'no' instead."),
         ("background", 2, "True or False. Got 2 instead."),
         ("regularization", 10**400, f"a finite float of at least 0. Got {10**400} instead."),
-        ("covariance", ["full"], "one of 'full', 'shared', 'diagonal', 'low_rank'. Got ['full'] instead."),
+        ("covariance", ["full"], "one of 'auto', 'full', 'shared', 'diagonal', 'low_rank'. Got ['full'] instead."),
     ],
 )
 def test_a_density_that_cannot_be_is_refused(corrupt, option, value, wanted):
@@ -233,14 +287,19 @@ def test_a_density_that_cannot_be_is_refused(corrupt, option, value, wanted):
     assert message == f"The '{option}' parameter of GaussianDensity must be {wanted}"
 
 
+def largest(name):
+    """The largest tensor that a detector learns, as its refusals call it: of moments, or of factors."""
+    return "scatter" if name in (*WITH_MOMENTS, "sngp") else "scorer.whitening"
+
+
 @pytest.mark.parametrize("name", LEARNED)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_learned_tensors_that_are_not_finite_are_refused(corrupt, name, value):
     def change(content, tensors):
-        tensor = next(tensor for key, tensor in tensors.items() if key.endswith("scatter"))
+        tensor = next(tensor for key, tensor in tensors.items() if key.endswith(largest(name)))
         tensor.view(-1)[:2] = value
 
-    pattern = r"The learned tensor 'scatter' has 2 of \d+ values that are not finite\."
+    pattern = rf"The learned tensor '{largest(name)}' has 2 of \d+ values that are not finite\."
     assert re.fullmatch(pattern, corrupt(name, change))
 
 
@@ -249,12 +308,12 @@ def test_learned_tensors_that_are_not_finite_are_refused(corrupt, name, value):
     ("change", "message"),
     [
         (
-            lambda tensor: tensor.float(),
-            r"must be torch\.float64 of shape (.*)\. Got torch\.float32 of shape \1 instead\.",
+            lambda tensor: tensor.half(),
+            r"must be torch\.float(?:32|64) of shape (.*)\. Got torch\.float16 of shape \1 instead\.",
         ),
         (
             lambda tensor: tensor[..., :-1],
-            r"must be torch\.float64 of shape .*\. Got torch\.float64 of shape .* instead\.",
+            r"must be (.*) of shape .*\. Got \1 of shape .* instead\.",
         ),
     ],
     ids=["dtype", "shape"],
@@ -262,10 +321,10 @@ def test_learned_tensors_that_are_not_finite_are_refused(corrupt, name, value):
 def test_learned_tensors_of_another_type_or_shape_are_refused(corrupt, name, change, message):
     def change_all(content, tensors):
         for key, tensor in tensors.items():
-            if key.endswith("scatter"):
+            if key.endswith(largest(name)):
                 tensors[key] = change(tensor).contiguous()
 
-    assert re.fullmatch(f"The learned tensor 'scatter' {message}", corrupt(name, change_all))
+    assert re.fullmatch(f"The learned tensor '{largest(name)}' {message}", corrupt(name, change_all))
 
 
 @pytest.mark.parametrize(
@@ -273,38 +332,63 @@ def test_learned_tensors_of_another_type_or_shape_are_refused(corrupt, name, cha
     [
         (
             "ddu",
-            "mean",
+            "0.factors.scorer.mean",
+            torch.zeros(4, 9),
+            "The learned tensor 'scorer.log_prior' must be torch.float32 of shape (4,). Got torch.float32 of shape "
+            "(3,) instead.",
+        ),
+        (
+            "ddu",
+            "0.factors.scorer.mean",
+            torch.zeros(3),
+            "The learned tensor 'scorer.mean' must have the shape (classes, features). Got (3,) instead.",
+        ),
+        (
+            "ddu",
+            "1.factors.scorer.whitening",
+            torch.ones(3, 8, 8),
+            "The learned tensor 'scorer.whitening' must be lower triangular, with a diagonal above 0.",
+        ),
+        (
+            "ddu low rank",
+            "0.mean",
             torch.zeros(4, 8).double(),
-            "The learned tensor 'mean' must have the shape (3, features). Got (4, 8) instead.",
+            "The learned tensor 'count' must be torch.int64 of shape (4,). Got torch.int64 of shape (3,) instead.",
         ),
         (
-            "ddu",
-            "mean",
+            "ddu low rank",
+            "0.mean",
             torch.zeros(3).double(),
-            "The learned tensor 'mean' must have the shape (3, features). Got (3,) instead.",
+            "The learned tensor 'mean' must have the shape (classes, features). Got (3,) instead.",
         ),
         (
-            "ddu",
-            "mean",
+            "ddu low rank",
+            "0.mean",
             torch.zeros(3, 9).double(),
             "The learned tensor 'squares' must be torch.float64 of shape (3, 9). Got torch.float64 of shape "
             "(3, 8) instead.",
         ),
         (
             "ddu",
-            "count",
+            "0.count",
             torch.tensor([100, 100]),
             "The learned tensor 'count' must be torch.int64 of shape (3,). Got torch.int64 of shape (2,) instead.",
         ),
         (
             "ddu",
-            "count",
+            "1.count",
+            torch.tensor([100, -1, 100]),
+            "Every class needs at least 2 samples. Got -1 instead.",
+        ),
+        (
+            "ddu low rank",
+            "0.count",
             torch.tensor([100, -1, 100]),
             "The learned tensors 'count' and 'squares' must not be negative, nor the counts above 2⁵³.",
         ),
         (
-            "ddu",
-            "count",
+            "ddu low rank",
+            "0.count",
             torch.tensor([2**62, 2**62, 2**62]),
             "The learned tensors 'count' and 'squares' must not be negative, nor the counts above 2⁵³.",
         ),
@@ -312,12 +396,25 @@ def test_learned_tensors_of_another_type_or_shape_are_refused(corrupt, name, cha
             "ddu",
             "secret",
             torch.zeros(1),
-            "There must be no entry 'secret' in the learned tensors. There are count, mean, squares, scatter.",
+            "There must be no entry 'secret' in the learned tensors. There are centre, scale.",
         ),
-        ("ddu", "scatter", -1e3 * torch.eye(8).double().repeat(3, 1, 1), "A covariance of 8 features is singular, "),
+        ("ddu", "0.secret", torch.zeros(1), "There must be no entry 'secret' in the learned tensors. There are count."),
+        ("ddu", "7.mean", torch.zeros(1), "There must be no part '7' in the learned tensors. There are 0, 1."),
+        (
+            "ddu",
+            "scale",
+            torch.tensor([1.0, 0.0, 1.0]).double(),
+            "The learned tensor 'scale' must be above 0. Got [1.0, 0.0, 1.0] instead.",
+        ),
+        (
+            "ddu",
+            "centre",
+            torch.zeros(4).double(),
+            "The learned tensor 'centre' must be torch.float64 of shape (3,). Got torch.float64 of shape (4,) instead.",
+        ),
         (
             "ddu low rank",
-            "test_matrix",
+            "0.test_matrix",
             torch.zeros(8, 3).double(),
             "The learned tensor 'test_matrix' must be torch.float64 of shape (8, 8). ",
         ),
@@ -330,9 +427,22 @@ def test_learned_tensors_of_another_type_or_shape_are_refused(corrupt, name, cha
         ("mahalanobis", "{", torch.zeros(1), "There must be no layer '{' in the learned tensors. There are 0, 1."),
         (
             "mahalanobis",
-            "1.mean",
-            torch.zeros(0, 8).double(),
-            "The learned tensor 'mean' must have the shape (classes, features). Got (0, 8) instead.",
+            "1.factors.scorer.mean",
+            torch.zeros(0, 8),
+            "The learned tensor 'scorer.mean' must have the shape (classes, features). Got (0, 8) instead.",
+        ),
+        (
+            "mahalanobis",
+            "0.factors.scorer.inverse_std",
+            torch.tensor([1.0, -1.0]),
+            "The learned tensor 'scorer.inverse_std' must be above 0. Got -1 instead.",
+        ),
+        ("mahalanobis", "0.count", torch.tensor([9, 1, 9]), "Every class needs at least 2 samples. Got 1 instead."),
+        (
+            "mahalanobis",
+            "0.factors.scorer.log_prior",
+            torch.zeros(3),
+            "The learned tensor 'scorer.log_prior' must be the logarithm of shares that add up to 1.",
         ),
         (
             "sngp",
@@ -356,14 +466,15 @@ def test_learned_tensors_that_cannot_be_are_refused(corrupt, name, key, tensor, 
 @pytest.mark.parametrize("name", LEARNED)
 def test_a_learned_tensor_that_is_missing_is_named(corrupt, name):
     def change(content, tensors):
-        del tensors[next(key for key in tensors if key.endswith("scatter"))]
+        del tensors[next(key for key in tensors if key.endswith(largest(name)))]
 
-    assert corrupt(name, change).startswith("There must be an entry 'scatter' in the learned tensors. Got ")
+    wanted = f"There must be an entry '{largest(name)}' in the learned tensors. Got "
+    assert corrupt(name, change).startswith(wanted)
 
 
 def test_a_layer_that_the_model_does_not_have_is_named(folder, model):
     manifest = manifest_of(folder)
-    manifest["content"]["options"]["features"]["layer"] = "9"
+    manifest["content"]["options"]["features"][0]["layer"] = "9"
     sign(folder, manifest)
     with pytest.raises(LayerError, match=r"^Sequential has no layer '9'\."):
         ddu.load(folder, model)

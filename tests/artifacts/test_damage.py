@@ -1,6 +1,7 @@
 """A file that is damaged, edited or not a detector is refused in words."""
 
 import copy
+import json
 
 import pytest
 import safetensors
@@ -14,7 +15,7 @@ from ddu.errors import (
     DDUWarning,
     NotFittedError,
 )
-from tests.artifacts.files import file_of, manifest_of, refusal, rewrite, sign
+from tests.artifacts.files import batches, file_of, manifest_of, refusal, rewrite, sign
 
 
 def test_an_unfitted_detector_is_not_saved(model, tmp_path):
@@ -53,8 +54,43 @@ def test_a_truncated_file_is_refused(folder, model, left):
     path = file_of(folder)
     path.write_bytes(path.read_bytes()[:left])
     message = refusal(folder, model)
-    assert message.startswith(f"{path} is truncated or not written by ddu (Error while deserializing: ")
-    assert message.endswith("). Copy it again, or save the detector again.")
+    assert message.startswith(f"{path} is truncated or not written by ddu (its ")
+    assert message.endswith(f" {path.stat().st_size}). Copy it again, or save the detector again.")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data_offsets": [-8, 0]},
+        {"data_offsets": [0, 2**60]},
+        {"data_offsets": [8, 0]},
+        {"data_offsets": [0.5, 8.5]},
+        {"data_offsets": ["0", "8"]},
+        {"data_offsets": None},
+        {"shape": [2**40, 2**40]},
+        {"shape": [-1, -1]},
+        {"shape": "eight"},
+        {"dtype": "F128"},
+        {"dtype": []},
+    ],
+    ids=str,
+)
+def test_a_header_that_does_not_fit_the_file_is_refused(folder, model, change):
+    path = file_of(folder)
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    name = next(name for name in sorted(header) if name != "__metadata__")
+    header[name] |= change
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+    assert refusal(folder, model).startswith(f"{path} is truncated or not written by ddu (")
+
+
+@pytest.mark.parametrize("header", ["[]", "7", "null", '{"__metadata__": []}', '{"__metadata__": {"ddu-detector": 1}}'])
+def test_a_header_that_is_any_json_is_refused(folder, model, header):
+    file_of(folder).write_bytes(len(header).to_bytes(8, "little") + header.encode())
+    assert str(file_of(folder)) in refusal(folder, model)
 
 
 def test_a_flipped_bit_in_the_tensors_is_refused(folder, model):
@@ -91,14 +127,23 @@ def test_no_flipped_bit_in_the_header_goes_unnoticed(folder, model, detector):
         except ArtifactError:
             continue
         assert (loaded.calibration, loaded.class_names) == (detector.calibration, detector.class_names)
-        assert torch.equal(loaded.density.moments_.mean, detector.density.moments_.mean)
+        x = batches(seed=2)[0][0]
+        assert torch.equal(loaded.predict(x).epistemic, detector.predict(x).epistemic)
 
 
 def test_a_newer_format_is_refused(folder, model):
-    sign(folder, manifest_of(folder) | {"format_version": 2})
+    sign(folder, manifest_of(folder) | {"format_version": 3})
     assert refusal(folder, model) == (
-        f"{file_of(folder)} has format version 2, and ddu {ddu.__version__} reads up to 1: install the newer "
+        f"{file_of(folder)} has format version 3, and ddu {ddu.__version__} reads up to 2: install the newer "
         "ddu that wrote it, or a later one."
+    )
+
+
+def test_an_older_format_is_refused(folder, model):
+    sign(folder, manifest_of(folder) | {"format_version": 1})
+    assert refusal(folder, model) == (
+        f"{file_of(folder)} has format version 1, and ddu {ddu.__version__} reads 2: fit the detector again and "
+        "save it."
     )
 
 
@@ -132,4 +177,4 @@ def test_another_model_is_refused_or_only_noted(folder, detector, model):
         loaded = ddu.load(folder, other, strict=False)
     assert [str(warning.message) for warning in noted] == [message]
     assert noted[0].filename == __file__
-    assert loaded.density_threshold == detector.density_threshold
+    assert loaded.epistemic_threshold == detector.epistemic_threshold

@@ -20,14 +20,29 @@ from ddu.errors import (
 from tests.artifacts.files import batches, file_of, fitted, manifest_of
 
 
-def test_a_loaded_detector_is_the_same_detector(detector, folder, model):
-    loaded = ddu.load(folder, copy.deepcopy(model))
+@pytest.mark.parametrize("make", [ddu.DDU, ddu.DDU.paper])
+def test_a_loaded_detector_is_the_same_detector(make, model, tmp_path):
+    detector = make(model, class_names=["ant", "bee", "cat"]).fit(batches())
+    detector.calibrate(batches(seed=1), false_alarm_rate=0.05).save(tmp_path)
+    loaded = ddu.load(tmp_path, copy.deepcopy(model))
     x = torch.cat([batches(seed=2)[0][0], torch.full((3, 4), 40.0)])
     mine, theirs = detector.predict(x), loaded.predict(x)
-    for name in ("probs", "label", "aleatoric", "epistemic", "log_density"):
+    for name in ("probs", "label", "aleatoric", "epistemic"):
         assert torch.equal(getattr(theirs, name), getattr(mine, name))
+    if make is ddu.DDU:
+        assert theirs.log_density is None
+        assert mine.parts is not None
+        assert theirs.parts is not None
+        assert list(theirs.parts) == list(mine.parts)
+        assert theirs.parts is not None
+        assert all(torch.equal(theirs.parts[name], mine.parts[name]) for name in mine.parts)
+    else:
+        assert torch.equal(theirs.log_density, mine.log_density)
+        assert theirs.parts is None
     assert np.asarray(theirs.verdict).tolist() == np.asarray(mine.verdict).tolist()
-    assert set(np.asarray(mine.verdict)) == set(ddu.Verdict)
+    assert set(np.asarray(mine.verdict)) == set(ddu.Verdict) - {ddu.Verdict.INVALID}
+    assert torch.equal(theirs.p_value, mine.p_value)
+    assert torch.equal(theirs.candidates, mine.candidates)
     assert theirs.class_names == ("ant", "bee", "cat")
     assert (loaded.temperature, loaded.density_threshold) == (detector.temperature, detector.density_threshold)
     assert (loaded.entropy_threshold, loaded.false_alarm_rate) == (detector.entropy_threshold, 0.05)
@@ -36,7 +51,7 @@ def test_a_loaded_detector_is_the_same_detector(detector, folder, model):
 @pytest.mark.parametrize("covariance", ["full", "shared", "diagonal", "low_rank"])
 def test_every_covariance_survives_with_its_parameters(covariance, model, tmp_path):
     density = ddu.GaussianDensity(covariance, rank=3, shrinkage="oas", prior="uniform", background=True, pca=5)
-    detector = ddu.DDU(model, density=density).fit(batches())
+    detector = ddu.DDU(model, features=None, view="raw", energy=False, density=density).fit(batches())
     detector.save(tmp_path)
     loaded = ddu.load(tmp_path, model)
     assert loaded.density.get_params() == density.get_params() | {"num_classes": 3}
@@ -54,7 +69,7 @@ def test_a_loaded_detector_learns_on(folder, model):
 def test_the_manifest_names_everything(detector, folder, model):
     manifest = manifest_of(folder)
     assert sorted(manifest) == ["content", "format", "format_version", "sha256", "tensors", "versions"]
-    assert (manifest["format"], manifest["format_version"]) == ("ddu-detector", 1)
+    assert (manifest["format"], manifest["format_version"]) == ("ddu-detector", 2)
     assert manifest["versions"] == {
         "ddu": ddu.__version__,
         "python": platform.python_version(),
@@ -66,25 +81,21 @@ def test_the_manifest_names_everything(detector, folder, model):
         "detector": "ddu",
         "class_names": ["ant", "bee", "cat"],
         "options": {
-            "features": {"kind": "input", "layer": "3"},
-            "density": {
-                "covariance": "full",
-                "shrinkage": "auto",
-                "regularization": 1e-6,
-                "prior": "empirical",
-                "rank": 32,
-                "normalize": False,
-                "standardize": False,
-                "pca": None,
-                "background": False,
-                "num_classes": 3,
-            },
+            "features": [{"kind": "input", "layer": "3"}],
+            "view": "auto",
+            "energy": True,
+            "density": {},  # what differs from the defaults
+            "seed": 0,
+            "classes": None,
         },
         "calibration": {
             "temperature": detector.temperature,
-            "epistemic_threshold": -detector.density_threshold,
-            "entropy_threshold": detector.entropy_threshold,
             "false_alarm_rate": 0.05,
+            "threshold": "conformal",
+            "confidence": None,
+            "per_class": False,
+            "error_rate": None,
+            "coverage": 0.95,
         },
         "model": {"class": "Sequential", "fingerprint": artifacts.model_fingerprint(model)},
     }
@@ -92,7 +103,27 @@ def test_the_manifest_names_everything(detector, folder, model):
 
 def test_a_detector_is_one_plain_safetensors_file(folder):
     assert [path.name for path in folder.iterdir()] == ["detector.safetensors"]
-    assert safetensors.torch.load_file(file_of(folder))["count"].tolist() == [100, 100, 100]
+    tensors = safetensors.torch.load_file(file_of(folder))
+    assert tensors["0.count"].tolist() == [100, 100, 100]
+    assert {name.partition(".")[0] for name in tensors} == {"centre", "scale", "0", "1", "calibration"}
+
+
+@pytest.mark.parametrize("make", [ddu.DDU, ddu.DDU.paper])
+def test_moments_are_stored_by_option_and_only_with_them_a_loaded_detector_learns_on(make, model, tmp_path):
+    detector = make(model).fit(batches()).calibrate(batches(seed=1), 0.05)
+    more = detector.tap(batches(seed=6)[0][0])._replace(labels=batches(seed=6)[0][1])
+    x = batches(seed=2)[0][0]
+    for moments in (False, True):
+        detector.save(tmp_path / str(moments), moments=moments)
+        names = safetensors.torch.load_file(file_of(tmp_path / str(moments)))
+        assert any(name.endswith(".scatter") for name in names) is moments
+        assert torch.equal(ddu.load(tmp_path / str(moments), model).predict(x).epistemic, detector.predict(x).epistemic)
+    with pytest.raises(ddu.errors.NotSupportedError, match=r"Save the detector with moments=True, or fit again\.$"):
+        ddu.load(tmp_path / "False", model).update(more)
+    loaded = ddu.load(tmp_path / "True", model)
+    loaded.update(more)
+    detector.update(more)
+    assert torch.equal(loaded.predict(x).epistemic, detector.predict(x).epistemic)
 
 
 def test_the_fingerprint_sees_every_weight_and_buffer_and_nothing_else(model):
@@ -115,7 +146,8 @@ def test_the_fingerprint_sees_every_weight_and_buffer_and_nothing_else(model):
 def test_the_feature_layer_is_found_again(model, tmp_path, by, run):
     """Also where the head, which is the default, sees features of the same width."""
     features = model[:2].eval()(batches()[0][0]).detach()
-    detector = ddu.DDU(model, features="1" if by == "name" else model[1]).fit_features(features, batches()[0][1])
+    where = "1" if by == "name" else model[1]
+    detector = ddu.DDU(model, features=where, view="raw", energy=False).fit_features(features, batches()[0][1])
     x = batches(seed=2)[0][0]
     if run:
         detector.predict(x)

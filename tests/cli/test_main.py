@@ -61,6 +61,15 @@ def test_a_known_error_is_one_line_and_no_traceback(command, tmp_path):
     assert complaint == f"{tmp_path}/demo is a file, or inside one: choose a folder.\n"
 
 
+def test_a_warning_of_ours_is_one_line_and_names_no_code():
+    after = "warnings.warn('Check the labels.', LabelWarning); warnings.warn('Theirs.')"
+    imports = "import warnings; from ddu.cli import main; from ddu.errors import LabelWarning"
+    done = fresh_python(f"{imports}\ntry: main()\nfinally: {after}", "--version")
+    ours, theirs, *_ = done.stderr.splitlines()
+    assert ours == "Warning: Check the labels."
+    assert theirs.endswith(" UserWarning: Theirs.")
+
+
 def test_an_option_that_is_no_number_is_refused(command):
     code, _, complaint = command("demo", "--seed", "seven")
     assert code == 2

@@ -7,6 +7,7 @@ import pytest
 
 from ddu.detectors import list_methods
 from ddu.runs import load_run
+from ddu.sources import open_source
 
 MOONS = ("train", "--model", "resffn2_16", "--data", "two_moons", "--recipe", "two_moons", "--accelerator", "cpu")
 
@@ -23,7 +24,11 @@ def test_a_run_is_trained_reported_and_not_repeated(command, tmp_path, monkeypat
     assert written["spec"]["options"]["spectral_norm"] is None
     assert written["spec"]["recipe"]["epochs"] == 2
     seconds = json.loads((tmp_path / "run" / "metrics.json").read_text())["seconds"]
-    assert command(*arguments)[0] == 0
+    assert open_source(tmp_path / "run").examples is None
+    assert command(*arguments, "--keep-examples", "12")[0] == 0  # a finished run is given them
+    kept = open_source(tmp_path / "run").examples
+    assert kept is not None
+    assert len(kept.labels) == 12
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["seconds"] == seconds
 
 

@@ -24,18 +24,43 @@ def photo(height: int, width: int) -> np.ndarray:
     return (127.5 + 127.5 * np.stack(waves, axis=-1)).astype(np.uint8)
 
 
-def by_pillow(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    return np.asarray(Image.fromarray(image).resize(size[::-1], Image.Resampling.BILINEAR), dtype=int)
+def by_pillow(image: np.ndarray, size: tuple[int, int], resizing: str = "bilinear") -> np.ndarray:
+    return np.asarray(Image.fromarray(image).resize(size[::-1], Image.Resampling[resizing.upper()]), dtype=int)
 
 
+@pytest.mark.parametrize("resizing", ["bilinear", "bicubic"])
 @pytest.mark.parametrize(
     ("old", "new"),
     [((64, 64), (32, 32)), ((28, 28), (32, 32)), ((8, 8), (28, 28)), ((96, 96), (28, 28)), ((33, 33), (32, 32))],
 )
-def test_another_size_is_pillows_to_within_a_grey_level(old, new):
+def test_another_size_is_pillows_to_within_a_grey_level(old, new, resizing):
     for image in (photo(*old), noise(*old, 3)):
-        ours = fitted(image[None], (3, *new))[0].astype(int)
-        assert np.abs(ours - by_pillow(image, new)).max() <= 1
+        ours = fitted(image[None], (3, *new), resizing=resizing)[0].astype(int)
+        assert np.abs(ours - by_pillow(image, new, resizing)).max() <= 1
+
+
+def test_a_file_is_resized_as_the_preprocessing_says(tmp_path):
+    image = photo(20, 20)
+    Image.fromarray(image).save(tmp_path / "photo.png")
+    for resizing in ("bilinear", "bicubic"):
+        to_input = Preprocessing((3, 32, 32), (0.0,) * 3, (1.0,) * 3, resizing=resizing)
+        expected = torch.from_numpy(by_pillow(image, (32, 32), resizing)).permute(2, 0, 1) / 255
+        torch.testing.assert_close(to_input(tmp_path / "photo.png")[0], expected)
+        assert (to_input(image)[0] - expected).abs().max() <= 1.01 / 255
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+def test_the_given_array_is_left_as_it_was(channels, dtype):
+    images = np.ones((2, 8, 8, channels), dtype)
+    Preprocessing((channels, 8, 8), (0.5,) * channels, (0.5,) * channels)(images)
+    assert (images == 1).all()
+
+
+def test_bicubic_resizing_keeps_floats_in_their_range():
+    edges = noise(1, 8, 8, 3) // 128 * 1.0
+    scaled = fitted(edges.astype(np.float32), (3, 20, 20), resizing="bicubic")
+    assert (scaled.min(), scaled.max()) == (0, 1)
 
 
 def test_grey_is_pillows_to_within_a_grey_level():
@@ -278,8 +303,7 @@ def test_a_preprocessing_comes_back_from_json():
         (
             GREY,
             np.array([[0.0, np.nan]]),
-            "Floats must be in [0, 1]. Got nan to nan instead: divide by the largest value possible, or give bytes "
-            "(uint8).",
+            "Pixels must be finite, and some are NaN or infinite.",
         ),
         (
             VECTORS,
@@ -314,7 +338,10 @@ def test_wrong_inputs_are_refused_in_words(preprocessing, inputs, message):
             "std=(0.5,) instead.",
         ),
         ({"shape": (3,), "kept": 1.5}, "The share of an image that is kept must be in (0, 1]. Got 1.5 instead."),
-        ({"shape": (3,), "resizing": "nearest"}, "The only kind of resizing is 'bilinear'. Got 'nearest' instead."),
+        (
+            {"shape": (3,), "resizing": "nearest"},
+            "The resizing must be 'bilinear' or 'bicubic'. Got 'nearest' instead.",
+        ),
     ],
 )
 def test_wrong_fields_are_refused_in_words(fields, message):
@@ -330,11 +357,15 @@ def test_unknown_fields_in_json_are_refused():
 
 def test_a_file_that_is_missing_or_no_image_names_itself(tmp_path):
     (tmp_path / "notes.png").write_text("no image")
-    for name, reason in (("notes.png", "cannot identify image file"), ("gone.png", "No such file")):
+    (tmp_path / "empty.png").touch()
+    for name, reason in {
+        "notes.png": "it has no known image format",
+        "empty.png": "the file is empty",
+        "gone.png": "No such file or directory",
+    }.items():
         with pytest.raises(DataError) as caught:
             COLOUR(tmp_path / name)
-        assert str(caught.value).startswith(f"{tmp_path / name} cannot be read as an image: ")
-        assert reason in str(caught.value)
+        assert str(caught.value) == f"{tmp_path / name} cannot be read as an image: {reason}."
 
 
 def test_files_of_every_kind_are_what_the_folder_gives(tmp_path):

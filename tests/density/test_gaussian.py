@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from ddu.density import GaussianDensity
+from ddu.density.covariance import own_precision
 from ddu.errors import (
     FeatureError,
     FewSamplesWarning,
@@ -177,12 +178,86 @@ def test_the_scale_of_the_features_changes_no_ranking(blobs: Blobs, params: dict
     assert there.argsort().tolist() == here.argsort().tolist()
 
 
-def test_background_is_one_gaussian_of_all_samples(blobs: Blobs) -> None:
+@pytest.mark.parametrize("prior", ["empirical", "uniform"])
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_background_has_the_mean_and_the_covariance_of_the_mixture(blobs: Blobs, covariance: Any, prior: Any) -> None:
     z, y = blobs()
-    density = GaussianDensity(background=True, **PLAIN).fit(z, y)
-    expected = gaussian(z.numpy().mean(0), np.cov(z.numpy().T)).logpdf(z)
+    z, y = z[:-30], y[:-30]  # unequal priors
+    density = GaussianDensity(covariance, rank=4, prior=prior, background=True).fit(z, y)
+    weight, means = density.log_prior_.exp().numpy(), density.means_.numpy()
+    mean = weight @ means
+    within = np.tensordot(weight, density.covariances_.numpy(), 1)
+    total = within + (means - mean).T @ np.diag(weight) @ (means - mean)
+    expected = gaussian(mean, np.diag(total.diagonal()) if covariance == "diagonal" else total).logpdf(z)
     close(density.background_log_density(z), expected)
     close(density.relative_log_density(z), density.log_density(z).numpy() - expected)
+    differences = density.mahalanobis(z) - density.background_mahalanobis(z)[:, None]
+    close(density.relative_mahalanobis(z), differences)
+
+
+def test_background_of_plenty_is_the_covariance_of_all_samples(blobs: Blobs) -> None:
+    z, y = blobs(per_class=4000)
+    density = GaussianDensity(background=True, **PLAIN).fit(z, y)
+    expected = gaussian(z.numpy().mean(0), np.cov(z.numpy().T)).logpdf(z)
+    close(density.background_log_density(z), expected, 1e-3)  # they divide by n - C, n and n - 1
+
+
+def backbone_features(samples: int, seed: int) -> tuple[Tensor, Tensor]:
+    """ReLU features of 5 classes in 40 dimensions: 25 live, 10 nearly dead, 5 dead."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    y = torch.arange(samples) % 5
+    centres = torch.randn(5, 25, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    live = (centres[y] + normal(samples, 25)).relu()
+    nearly = 0.01 * (normal(samples, 10) - 1.5).relu()
+    return torch.cat([live, nearly, torch.zeros(samples, 5)], dim=1), y
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("options", [{}, {"shrinkage": None}, {"standardize": True}], ids=str)
+def test_directions_in_which_the_means_do_not_differ_cancel(options: dict[str, Any], dtype: torch.dtype) -> None:
+    z, y = backbone_features(1000, seed=0)
+    density = GaussianDensity("shared", background=True, **options).fit(z, y)
+    points = backbone_features(100, seed=1)[0].to(dtype)
+    expected = density.relative_log_density(points)
+    for size in (1e-3, 1.0, 1e3):
+        awake = points.clone()
+        awake[:, 35:] += size  # dead features wake up
+        assert_close(density.relative_log_density(awake), expected, rtol=1e-4, atol=1e-3)
+    assert float(density.background_mahalanobis(awake.double()).min()) > 1e4
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_relative_densities_rank_like_pytorch_oods(normalize: bool) -> None:
+    rmd = pytest.importorskip("pytorch_ood.detector").RMD(None)
+    z, y = backbone_features(4000, seed=0)
+    z = z[:, :25]  # where nothing is nearly dead: it inverts in single precision
+    inside, other = backbone_features(300, seed=1)[0][:, :25], torch.rand(300, 25, dtype=torch.float64) * 2
+    unit = torch.nn.functional.normalize if normalize else torch.clone
+    rmd.fit_features(unit(z).float(), y)
+    theirs = rmd.predict_features(unit(torch.cat([inside, other])).float())
+    density = GaussianDensity("shared", shrinkage=None, background=True, normalize=normalize).fit(z, y)
+    ours = density.relative_mahalanobis(torch.cat([inside, other])).amin(1)
+    # It leaves the scatter undivided
+    assert_close(ours.float(), theirs * len(z), rtol=0.01, atol=0.05)
+    default = GaussianDensity("shared", background=True, normalize=normalize).fit(z, y)
+    scores = -default.relative_log_density(torch.cat([inside, other]))
+    outside = np.repeat([0, 1], 300)
+    assert roc_auc_score(outside, scores) >= roc_auc_score(outside, theirs) - 0.01
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_dead_units_that_wake_up_make_nothing_more_familiar(normalize: bool) -> None:
+    z, y = backbone_features(150, seed=0)
+    inside, outside = backbone_features(400, seed=1)[0], backbone_features(400, seed=2)[0]
+    outside[:, :25] = outside[:, :25].flip(1)  # unlike any class
+    outside[:, 35:] = torch.rand(400, 5, generator=torch.Generator().manual_seed(0)).double()
+    density = GaussianDensity("shared", background=True, normalize=normalize).fit(z, y)
+    scores = -density.relative_log_density(torch.cat([inside, outside]))
+    assert roc_auc_score(np.repeat([0, 1], 400), scores) > 0.8
 
 
 def test_a_background_that_was_not_asked_for_is_refused(blobs: Blobs) -> None:
@@ -559,6 +634,8 @@ def test_posteriors_far_beyond_single_precision_are_still_probabilities(blobs: B
     assert_close(density.posterior(far).sum(1), torch.ones(1))
     assert density.log_density(far) < density.log_density(torch.full((1, 4), 1e10))
     assert not density.relative_log_density(far).isnan().any()
+    assert torch.isfinite(density.mahalanobis(far)).all()
+    assert torch.isfinite(density.relative_mahalanobis(far)).all()
 
 
 # Refusals
@@ -736,7 +813,7 @@ def test_merging_another_width_or_other_parameters_is_refused(blobs: Blobs) -> N
     with pytest.raises(InputError) as caught:
         density.merge(GaussianDensity("shared", shrinkage=0.5).fit(*blobs()))
     assert str(caught.value) == (
-        "Densities with different parameters do not merge: covariance='full' and 'shared', shrinkage='auto' and 0.5. "
+        "Densities with different parameters do not merge: covariance='auto' and 'shared', shrinkage='auto' and 0.5. "
         "Make both alike."
     )
     unchanged()
@@ -790,8 +867,8 @@ def test_features_that_never_vary_are_refused() -> None:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"covariance": "tied"}, "The 'covariance' parameter of GaussianDensity must be one of 'full', 'shared', "
-         "'diagonal', 'low_rank'. Got 'tied' instead."),
+        ({"covariance": "tied"}, "The 'covariance' parameter of GaussianDensity must be one of 'auto', 'full', "
+         "'shared', 'diagonal', 'low_rank'. Got 'tied' instead."),
         ({"shrinkage": 3}, "The 'shrinkage' parameter of GaussianDensity must be a float in [0, 1]. Got 3 instead."),
         ({"shrinkage": "lw"}, "The 'shrinkage' parameter of GaussianDensity must be None, a float in [0, 1], 'auto', "
          "'oas' or 'ledoit_wolf'. Got 'lw' instead."),
@@ -852,15 +929,146 @@ def test_far_along_a_nearly_degenerate_direction_classes_and_background_cancel()
     density = GaussianDensity("shared", shrinkage=None, background=True).fit(z, labels)
     far = torch.tensor([[0.0, 0.0, 0.0, 50.0]], dtype=torch.float64)
 
-    means = np.stack([z[labels == c].mean(0) for c in range(3)])
-    within = sum((z[labels == c] - means[c]).T @ (z[labels == c] - means[c]) for c in range(3)) / (600 - 3)
-    total = np.cov(z.T)
+    # Either distance is some 2.5e7, and the difference what the estimated means differ by in that direction
+    found = float(density.relative_mahalanobis(far).amin())
+    assert float(density.background_mahalanobis(far)[0]) > 1e7
+    within, means = density.covariances_[0].numpy(), density.means_.numpy()
+    total = within + np.cov(means.T, ddof=0)
     nearest = min(float((far.numpy()[0] - m) @ np.linalg.solve(within, far.numpy()[0] - m)) for m in means)
-    centre = far.numpy()[0] - z.mean(0)
-    difference = nearest - float(centre @ np.linalg.solve(total, centre))
-    # Either distance is some 2.5e7 and shifts by a few thousandths of it; unlike ridges would show in the difference
-    found = float(density.mahalanobis(far).amin() - density.background_mahalanobis(far)[0])
-    assert found == pytest.approx(difference, rel=0.02)
+    centre = far.numpy()[0] - means.mean(0)
+    assert found == pytest.approx(nearest - float(centre @ np.linalg.solve(total, centre)), rel=1e-6)
+
+
+# What is stored
+
+SCORED: list[dict[str, Any]] = [
+    *EVERY_KIND,
+    *(kind | {"background": True} for kind in EVERY_KIND),
+    {"standardize": True, "pca": 0.9, "covariance": "full"},
+]
+
+
+@pytest.mark.parametrize("params", SCORED, ids=str)
+def test_a_density_restored_from_its_factors_scores_the_same_to_the_last_bit(
+    blobs: Blobs, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    z, y = blobs(classes=4, dim=8)
+    density = GaussianDensity(**params).fit(z, y)
+    tensors = density.state_tensors(moments=False, factors=True)
+    assert {tensor.dtype for name, tensor in tensors.items() if name != "count"} == {torch.float32}
+    expected, points = density.log_density(z.float()), torch.cat([z.float(), torch.full((1, 8), 1e30)])
+    exact = density.log_density(z)
+    for name in ("cholesky_ex", "eigh", "svd", "qr", "solve_triangular"):
+        monkeypatch.setattr(torch.linalg, name, None)
+    restored = GaussianDensity.restore(density.get_params(), {name: one.clone() for name, one in tensors.items()})
+    assert torch.equal(restored.log_density(z.float()), expected)
+    assert torch.equal(restored.mahalanobis(z.float()), density.mahalanobis(z.float()))
+    assert torch.equal(restored.posterior(z.float()), density.posterior(z.float()))
+    if density.background:
+        assert torch.equal(restored.relative_log_density(z.float()), density.relative_log_density(z.float()))
+    assert restored.covariance_ == density.covariance_
+    assert restored.num_features_ == 8
+    assert restored.counts_.tolist() == density.counts_.tolist()
+    # Double precision is scored with the factors of single precision
+    close(restored.log_density(z), exact, 1e-4)
+    assert restored.log_density(z).dtype == torch.float64
+    assert torch.isfinite(restored.log_density(points)).all()
+    again = restored.to("cpu").state_tensors(moments=False, factors=True)
+    assert all(torch.equal(again[name], tensor) for name, tensor in tensors.items())
+    assert again.keys() == tensors.keys()
+
+
+@pytest.mark.parametrize("action", ["update", "downdate", "merge", "merge into", "covariances_", "state_tensors"])
+def test_without_moments_it_cannot_learn_and_says_so(blobs: Blobs, action: str) -> None:
+    z, y = blobs()
+    density = GaussianDensity().fit(z, y)
+    restored = GaussianDensity.restore(density.get_params(), density.state_tensors(moments=False, factors=True))
+    before = restored.log_density(z)
+    actions: dict[str, Callable[[], Any]] = {
+        "update": lambda: restored.update(z, y),
+        "downdate": lambda: restored.downdate(z, y),
+        "merge": lambda: restored.merge(density),
+        "merge into": lambda: density.merge(restored),
+        "covariances_": lambda: restored.covariances_,
+        "state_tensors": lambda: restored.state_tensors(),
+    }
+    with pytest.raises(NotSupportedError) as caught:
+        actions[action]()
+    assert str(caught.value) == (
+        "This GaussianDensity was loaded without its moments: it scores, and cannot learn, forget, merge or show its "
+        "covariances. Save the detector with moments=True, or fit again."
+    )
+    assert torch.equal(restored.log_density(z), before)
+    assert restored.fit(z, y).update(z, y).counts_.sum() == 300
+
+
+@pytest.mark.parametrize("params", EVERY_KIND, ids=str)
+def test_with_moments_it_scores_at_once_and_learns_on(blobs: Blobs, params: dict[str, Any]) -> None:
+    z, y = blobs()
+    density = GaussianDensity(**params).fit(z, y)
+    restored = GaussianDensity.restore(density.get_params(), density.state_tensors(moments=True, factors=True))
+    assert [dtype for _, dtype in restored._cache] == [torch.float32]
+    assert torch.equal(restored.log_density(z.float()), density.log_density(z.float()))
+    assert torch.equal(restored.log_density(z), density.log_density(z))
+    same_density(restored.update(z[:20], y[:20]), density.update(z[:20], y[:20]), z, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        (
+            "scorer.whitening",
+            lambda tensor: -tensor,
+            "The learned tensor 'scorer.whitening' must be lower triangular, with a diagonal above 0.",
+        ),
+        (
+            "scorer.whitening",
+            lambda tensor: tensor.mT.contiguous(),
+            "The learned tensor 'scorer.whitening' must be lower triangular, with a diagonal above 0.",
+        ),
+        (
+            "scorer.basis",
+            lambda tensor: tensor * float("nan"),
+            "The learned tensor 'scorer.basis' has 16 of 16 values that are not finite.",
+        ),
+        (
+            "scorer.centre",
+            lambda tensor: tensor[:3],
+            "The learned tensor 'scorer.centre' must be torch.float32 of shape (4,). Got torch.float32 of shape (3,) "
+            "instead.",
+        ),
+        (
+            "scorer.log_norm",
+            lambda tensor: tensor.double(),
+            "The learned tensor 'scorer.log_norm' must be torch.float32 of shape (3,). Got torch.float64 of shape (3,) "
+            "instead.",
+        ),
+        (
+            "transform.scale",
+            lambda tensor: -tensor,
+            "The learned tensor 'transform.scale' must be above 0. Got -",
+        ),
+    ],
+)
+def test_factors_that_cannot_be_are_refused(
+    blobs: Blobs, name: str, change: Callable[[Tensor], Tensor], message: str
+) -> None:
+    density = GaussianDensity(standardize=True).fit(*blobs())
+    tensors = density.state_tensors(moments=False, factors=True)
+    tensors[f"factors.{name}"] = change(tensors[f"factors.{name}"])
+    with pytest.raises(InputError) as caught:
+        GaussianDensity.restore(density.get_params(), tensors)
+    assert str(caught.value).startswith(message)
+
+
+def test_factors_and_moments_of_different_densities_are_refused(blobs: Blobs) -> None:
+    one, other = GaussianDensity().fit(*blobs()), GaussianDensity().fit(*blobs(classes=4))
+    tensors = one.state_tensors() | other.state_tensors(moments=False, factors=True) | {"count": one.counts_}
+    with pytest.raises(InputError, match="belong to different densities"):
+        GaussianDensity.restore(one.get_params(), tensors)
+    del tensors["mean"], tensors["scatter"], tensors["squares"], tensors["count"]
+    with pytest.raises(InputError, match="There must be an entry 'count'"):
+        GaussianDensity.restore(one.get_params(), tensors)
 
 
 # Devices
@@ -872,14 +1080,19 @@ WITH_BACKGROUND = [kind | {"background": True} for kind in EVERY_KIND]
 def test_to_moves_every_tensor_and_keeps_its_precision(blobs: Blobs, params: dict[str, Any]) -> None:
     z, y = blobs(dim=16)
     density = GaussianDensity(**params).fit(z, y)
-    density.log_density(z.float())
+    for points in (z, z.float()):
+        density.log_density(points)
     before = {path: tensor.dtype for path, tensor in tensors_in(density)}
     assert len(before) > 6
     assert density.to("meta") is density
     after = dict(tensors_in(density))
     assert {tensor.device.type for tensor in after.values()} == {"meta"}
-    assert {tensor.dtype for tensor in after.values()} <= {torch.float64, torch.int64}
-    assert len(after) < len(before)  # single precision is worked out again where it is asked for
+    assert {tensor.dtype for tensor in after.values()} <= {
+        torch.float64,
+        torch.int64,
+        own_precision(density.covariance_),
+    }
+    assert len(after) < len(before)  # the other precision is worked out again where it is asked for
     assert density.moments_.device.type == "meta"
 
 

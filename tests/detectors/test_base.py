@@ -1,14 +1,24 @@
 """What all detectors do in the same way."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ddu
+from ddu import Prediction
 from ddu.detectors import DUQ, SNGP, BaseDetector, Energy, Ensemble, Evidence, Mahalanobis, Softmax
-from ddu.errors import CalibrationWarning, DDUWarning, InputError, LabelError, LabelWarning
-from ddu.features import FeatureTap, LogitsTap, extract
+from ddu.errors import (
+    CalibrationWarning,
+    DDUWarning,
+    FewSamplesWarning,
+    InputError,
+    LabelError,
+    LabelWarning,
+    LogitsWarning,
+)
+from ddu.features import LogitsTap, extract
 
 
 def blobs(samples=300, seed=0):
@@ -51,8 +61,9 @@ def test_a_new_detector_says_only_how_it_scores(model):
 
 @pytest.mark.parametrize("make", [ddu.DDU, Softmax, Energy])
 def test_a_batch_extracted_before_is_as_good_as_its_inputs(model, make):
-    train, held_out, new = (list(extract(FeatureTap(model), [blobs(seed=seed)])) for seed in range(3))
-    cached = make(model).fit(train).calibrate(held_out, false_alarm_rate=0.1).predict(new[0])
+    detector = make(model)
+    train, held_out, new = (list(extract(detector.tap, [blobs(seed=seed)])) for seed in range(3))
+    cached = detector.fit(train).calibrate(held_out, false_alarm_rate=0.1).predict(new[0])
     fresh = make(model).fit([blobs()]).calibrate([blobs(seed=1)], false_alarm_rate=0.1).predict(blobs(seed=2)[0])
     assert torch.equal(cached.probs, fresh.probs)
     assert torch.equal(cached.epistemic, fresh.epistemic)
@@ -69,7 +80,8 @@ def test_the_threshold_is_the_conformal_quantile_of_the_epistemic_scores(model):
 
 def test_a_detector_without_a_density_prints_no_column_for_it(model):
     prediction = Softmax(model).calibrate([blobs(seed=1)], false_alarm_rate=0.1).predict(blobs()[0])
-    assert repr(prediction).splitlines()[0].split() == ["label", "confidence", "aleatoric", "epistemic", "verdict"]
+    columns = ["label", "confidence", "candidates", "aleatoric", "epistemic", "p_value", "verdict"]
+    assert repr(prediction).splitlines()[0].split() == columns
     assert "log_density" not in prediction.to_pandas()
     assert prediction[3].log_density is None
 
@@ -85,7 +97,7 @@ def test_what_has_nothing_to_learn_leaves_the_loader_alone(model):
 def test_logits_that_are_not_finite_are_refused(model):
     x = torch.cat([blobs()[0], torch.full((2, 4), float("nan"))])
     with pytest.raises(InputError) as caught:
-        Energy(model).predict(x)
+        Energy(model).evidence(x)
     assert str(caught.value) == "The model gave NaN or infinite logits for 2 of 302 inputs: check it."
 
 
@@ -129,6 +141,147 @@ def test_class_names_as_a_mapping_are_refused(model):
     assert str(caught.value) == "The 'class_names' parameter of Energy must be a sequence in the order of the classes."
 
 
+# Rates that are set later, and calibration without labels
+
+
+@pytest.mark.parametrize("make", [ddu.DDU, Softmax])
+def test_a_rate_that_is_set_later_needs_no_data_and_one_that_cannot_be_kept_changes_nothing(model, make):
+    at_once, later = (make(model).fit([blobs()]).calibrate([blobs(seed=1)], rate) for rate in (0.05, 0.2))
+    later.false_alarm_rate = 0.05
+    new = blobs(seed=2)[0]
+    assert later.calibration == at_once.calibration
+    assert later.predict(new).verdict.tolist() == at_once.predict(new).verdict.tolist()
+    with pytest.raises(InputError, match=r"^A false-alarm rate of 0\.001 needs at least 999 held-out samples"):
+        later.false_alarm_rate = 0.001
+    assert later.false_alarm_rate == 0.05
+    with pytest.raises(ddu.errors.NotFittedError, match="This Softmax detector is not calibrated yet"):
+        Softmax(model).false_alarm_rate = 0.1
+
+
+def test_a_verdict_is_a_p_value_of_at_most_the_rate(model):
+    detector = ddu.DDU(model).fit([blobs()]).calibrate([blobs(seed=1)], 0.05)
+    prediction = detector.predict(torch.cat([blobs(seed=2)[0], 9 + blobs(20, seed=3)[0]]))
+    assert prediction.least_p_value == 1 / 241  # of 300, a fifth standardises the parts
+    assert prediction.p_value is not None
+    unknown = np.array(prediction.verdict) == ddu.Verdict.OUT_OF_DISTRIBUTION
+    assert (unknown == (prediction.p_value <= 0.05).numpy()).all()
+    assert unknown[300:].any()
+
+
+@pytest.mark.parametrize("make", [ddu.DDU, Softmax])
+def test_without_labels_the_p_values_are_the_same_and_nothing_is_ambiguous(model, make):
+    (x, y), new = blobs(seed=1), blobs(seed=2)[0]
+    labelled = make(model).fit([blobs()]).calibrate([(x, y)], 0.05).predict(new)
+    detector = make(model).fit([blobs()])
+    for held_out in (x, iter(x.split(100)), TensorDataset(x, y)):
+        found = detector.calibrate(held_out, 0.05, labels=False).predict(new)
+        torch.testing.assert_close(found.epistemic, labelled.epistemic)
+        assert (found.p_value - labelled.p_value).abs().max() <= 1 / 241  # ties, up to rounding
+        assert set(found.verdict) == {ddu.Verdict.IN_DISTRIBUTION, ddu.Verdict.OUT_OF_DISTRIBUTION}
+        assert (found.candidates, detector.temperature, detector.entropy_threshold) == (None, 1.0, None)
+
+
+def test_candidates_and_the_error_rate_follow_what_was_asked_for(model):
+    detector = Softmax(model).calibrate([blobs(900, seed=1)], 0.05, error_rate=0.15, coverage=0.9)
+    x, y = blobs(3000, seed=2)
+    prediction = detector.predict(x)
+    assert prediction.candidates is not None
+    covered = prediction.candidates.gather(1, y[:, None]).double().mean()
+    assert covered == pytest.approx(0.9, abs=0.05)
+    clear = torch.from_numpy(prediction.verdict == ddu.Verdict.IN_DISTRIBUTION)
+    assert (prediction.label != y)[clear].double().mean() <= 0.15
+    with pytest.raises(InputError, match=r"^An error rate of 0\.0001 with a confidence of 0\.95 cannot be promised"):
+        detector.calibrate([blobs(900, seed=1)], 0.05, error_rate=0.0001)
+    assert detector.calibration is not None
+    assert detector.calibration.error_rate == 0.15  # the earlier calibration stands
+
+
+# Inputs to judge
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda x, y: x,
+        lambda x, y: x.numpy(),
+        lambda x, y: list(x),
+        lambda x, y: list(x.numpy()),
+        lambda x, y: (x,),
+        lambda x, y: {"input": x},
+        lambda x, y: TensorDataset(x, y),
+        lambda x, y: TensorDataset(x),
+        lambda x, y: DataLoader(TensorDataset(x, y), 64),
+        lambda x, y: iter(x.split(70)),
+        lambda x, y: [*x.split(70)],
+        lambda x, y: [(x[:9], y[:9].tolist()), {"x": x[9:], "labels": y[9:]}],
+        lambda x, y: (part for part in x.split(1)),
+    ],
+    ids=[
+        *("tensor", "array", "tensors", "arrays", "tuple", "mapping", "labelled set", "set", "loader", "iterator"),
+        *("batches", "labelled batches", "one by one"),
+    ],
+)
+def test_inputs_come_in_many_forms(model, form):
+    detector = Energy(model).calibrate([blobs(seed=1)], 0.1)
+    x, y = blobs()
+    expected, found = Prediction.join([detector.predict(part) for part in x.split(300)]), detector.predict(form(x, y))
+    torch.testing.assert_close(found.epistemic, expected.epistemic)
+    torch.testing.assert_close(found.probs, expected.probs)
+    assert len(found.verdict) == 300
+
+
+def test_a_stack_of_batches_is_answered_with_the_iterator(model):
+    x, _ = blobs()
+    with pytest.raises(InputError) as caught:
+        Energy(model).predict([x[:100], x[100:200]])
+    assert str(caught.value) == (
+        "The inputs have the shape (2, 100, 4), one dimension too many: pass x.flatten(0, 1). A list of batches is "
+        "stacked; pass it as an iterator, iter(batches)."
+    )
+
+
+def test_nothing_to_predict_is_said(model):
+    with pytest.raises(InputError) as caught:
+        Energy(model).predict(iter([]))
+    assert str(caught.value) == "The inputs are an iterable that gave no batches, so there is nothing to predict."
+
+
+@pytest.mark.parametrize("make", [ddu.DDU, Softmax, Mahalanobis])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_an_input_that_is_not_finite_is_invalid_and_the_others_are_as_before(model, make, value):
+    detector = make(model).fit([blobs()]).calibrate([blobs(seed=1)], 0.1)
+    x = blobs(seed=2)[0]
+    expected = detector.predict(x)
+    x[[3, 280], 1] = value
+    found = detector.predict(x)
+    valid = torch.ones(300, dtype=torch.bool)
+    valid[[3, 280]] = False
+    assert torch.equal(found[valid].epistemic, expected[valid].epistemic)
+    assert found[valid].verdict.tolist() == expected[valid].verdict.tolist()
+    assert found[~valid].verdict.tolist() == [ddu.Verdict.INVALID] * 2
+    assert found[~valid].reason.tolist() == ["it has NaN or infinity"] * 2
+    assert found[~valid].label.tolist() == [-1, -1]
+    assert found[~valid].p_value.isnan().all()
+    assert not found[~valid].candidates.any()
+    with pytest.raises(InputError) as caught:
+        detector.predict(x, invalid="raise")
+    assert str(caught.value) == ("2 of 300 inputs cannot be judged; the first, at position 3: it has NaN or infinity.")
+
+
+def test_what_a_model_makes_of_an_input_is_looked_at_too(model):
+    class Fragile(nn.Module):
+        def forward(self, x):
+            return model(x) / (x[:, :1] != 7)
+
+    x = blobs(seed=2)[0]
+    x[5, 0] = 7
+    found = Softmax(Fragile()).predict((x,))
+    assert found.reason is not None
+    assert found.reason[5] == "its logits are NaN or infinite"
+    assert (found.reason != "").sum() == 1
+    assert found.verdict is None
+
+
 # What a newcomer does wrong
 
 
@@ -168,7 +321,7 @@ def test_listed_labels_out_of_range_are_refused_after_one_batch(model, method):
         "to 2."
     )
     # the first batch, and the samples that prove that the listed labels are those given
-    assert len(read) <= 13
+    assert len(read) <= 13 + 16  # eight samples are read twice before, to see whether they are augmented
 
 
 @pytest.mark.parametrize(
@@ -177,7 +330,8 @@ def test_listed_labels_out_of_range_are_refused_after_one_batch(model, method):
         (
             0,
             "The model has 3 classes, and the labels of the 200 training samples cover 2 of them; class 2 has none. "
-            "Add samples of every class, or give the model a head of 2 outputs, trained on labels from 0 to 1.",
+            "Add samples of every class, or restrict the model to those of the data, classes=[0, 1], with labels from "
+            "0 to 1 in that order.",
         ),
         (1, "Class 2 has 1 sample, and a variance needs at least 2: add samples, or leave the class out."),
     ],
@@ -191,8 +345,10 @@ def test_a_class_with_too_few_samples_is_refused_after_one_batch_or_at_the_end(m
     for loader in (reading(read)(x, y), list(zip(x.split(50), y.split(50), strict=True))):
         with pytest.raises(LabelError) as caught:
             make(model).fit(loader)
-        assert str(caught.value) == message
-    assert len(read) <= 13
+        assert (
+            str(caught.value).removesuffix(" What this pass learned is kept: detector.keep_classes([0, 1]).") == message
+        )
+    assert len(read) <= 13 + 16  # eight samples are read twice before, to see whether they are augmented
 
 
 def test_labels_that_a_data_set_lists_but_does_not_give_are_not_held_against_it(model):
@@ -213,11 +369,12 @@ def test_a_head_of_many_more_classes_than_the_data_has_is_refused_or_warned_of()
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1000))
-    with pytest.raises(LabelError) as caught:
+    with pytest.warns(FewSamplesWarning), pytest.raises(LabelError) as caught:
         ddu.DDU(model).fit([blobs()])
     assert str(caught.value) == (
         "The model has 1,000 classes, and the labels of the 300 training samples cover 3 of them; class 3 has none. "
-        "Add samples of every class, or give the model a head of 3 outputs, trained on labels from 0 to 2."
+        "Add samples of every class, or restrict the model to those of the data, classes=[0, 1, 2], with labels from 0 "
+        "to 2 in that order. What this pass learned is kept: detector.keep_classes([0, 1, 2])."
     )
     with (
         pytest.warns(CalibrationWarning),
@@ -277,3 +434,38 @@ def test_class_names_are_counted_before_calibration_too(model):
     with pytest.raises(InputError) as caught:
         Softmax(model, class_names=["ant", "bee"]).calibrate([blobs()], 0.1)
     assert str(caught.value) == "There are 2 class names for 3 classes: give one for each."
+
+
+# Log-probabilities
+
+
+@pytest.mark.parametrize("make", [ddu.DDU, Energy])
+def test_log_probabilities_are_warned_of_where_the_energy_counts(model, make):
+    x, y = blobs()
+    ended = make(nn.Sequential(model, nn.LogSoftmax(1)))
+    with pytest.warns(LogitsWarning) as caught:
+        ended.fit([(x[:120], y[:120]), (x[120:], y[120:])]) if make is ddu.DDU else ended.calibrate([(x, y)], 0.1)
+    (warning,) = caught
+    assert str(warning.message) == (
+        f"The model returns log-probabilities instead of logits: exp of each of {120 if make is ddu.DDU else 300} rows "
+        "sums to 1. The energy -log Σ exp(logit) is then 0 whatever the input, and tells nothing: leave out the "
+        "model's log-softmax, for instance model[:-1], or the energy of the score, ddu.DDU(model, energy=False)."
+    )
+    assert warning.filename == __file__
+
+
+def test_log_probabilities_are_right_where_no_energy_counts(model):
+    ended = nn.Sequential(model, nn.LogSoftmax(1))
+    for detector in (ddu.DDU(ended, energy=False), ddu.DDU.paper(ended), Softmax(ended), Ensemble([ended, model])):
+        detector.fit([blobs()]).calibrate([blobs(seed=1)], 0.1)
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_logits_are_not_taken_for_log_probabilities(model, labels):
+    x, y = blobs(seed=1)
+    detector = ddu.DDU(model).fit([blobs()])
+    detector.calibrate([(x, y)] if labels else x, 0.1, labels=labels)
+    ended = Energy(nn.Sequential(model, nn.LogSoftmax(1)))
+    if not labels:
+        with pytest.warns(LogitsWarning):
+            ended.calibrate(x, 0.1, labels=False)

@@ -32,7 +32,7 @@ def network(head: Callable[[], nn.Module] = lambda: nn.Linear(8, 3)) -> nn.Modul
 
 
 MAKERS = {
-    "ddu": lambda: ddu.DDU(network()),
+    "ddu": lambda: ddu.DDU(network(), features=["0", "3"]),
     "softmax": lambda: Softmax(network()),
     "energy": lambda: Energy(network()),
     "mahalanobis": lambda: Mahalanobis(network(), layers=["0", "3"], relative=True),

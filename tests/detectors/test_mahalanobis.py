@@ -30,9 +30,10 @@ def reference(z, y, new, relative):
     """(D² - d) / √(2d) and (D² - D₀²) / √(2d), by dense algebra."""
     means = np.stack([z[y == c].mean(0) for c in range(3)])
     centred = z - means[y]
-    within = np.linalg.inv(centred.T @ centred / len(z))
-    nearest = cdist(new, means, "mahalanobis", VI=within).min(1) ** 2
-    expected = cdist(new, [z.mean(0)], "mahalanobis", VI=np.linalg.inv(np.cov(z.T, ddof=0)))[:, 0] ** 2
+    within = centred.T @ centred / (len(z) - 3)
+    total = within + np.cov(means[y].T, ddof=0)
+    nearest = cdist(new, means, "mahalanobis", VI=np.linalg.inv(within)).min(1) ** 2
+    expected = cdist(new, [z.mean(0)], "mahalanobis", VI=np.linalg.inv(total))[:, 0] ** 2
     return (nearest - (expected if relative else z.shape[1])) / np.sqrt(2 * z.shape[1])
 
 
@@ -58,6 +59,17 @@ def test_the_score_is_the_distance_by_dense_algebra(model, relative):
     z, z_new = (model[:-1](part.double()).detach().numpy() for part in (x, new))
     # both have a regularisation of 1e-6
     np.testing.assert_allclose(actual, reference(z, y.numpy(), z_new, relative), rtol=2e-3, atol=2e-3)
+
+
+def test_a_dead_unit_that_wakes_up_is_not_relatively_far():
+    x, y = blobs(3000)
+    x[:, 3] = 0
+    model = nn.Sequential(nn.Identity(), nn.Linear(4, 3, bias=False))
+    nn.init.eye_(model.get_parameter("1.weight"))
+    plain, relative = (Mahalanobis(model, relative=relative).fit([(x, y)]) for relative in (False, True))
+    near, far = x[:50], x[:50] + torch.tensor([0.0, 0.0, 0.0, 100.0])
+    assert plain.predict(far).epistemic.min() > 1e6
+    torch.testing.assert_close(relative.predict(far).epistemic, relative.predict(near).epistemic, rtol=0, atol=1e-3)
 
 
 def test_several_layers_are_the_mean_of_each(model):
@@ -138,8 +150,11 @@ def test_layers_are_found_again(model, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layers": "0"}, "The 'layers' parameter of Mahalanobis must be a list of layers. Got '0' instead."),
-        ({"layers": []}, "The 'layers' parameter of Mahalanobis must be a list of layers. Got [] instead."),
+        (
+            {"layers": "0"},
+            "The 'layers' parameter of Mahalanobis must be a list of layers or 'stages'. Got '0' instead.",
+        ),
+        ({"layers": []}, "The 'layers' parameter of Mahalanobis must be a list of layers or 'stages'. Got [] instead."),
         ({"layers": [lambda x: x]}, "Layers must be names or modules of the model, which a callable is not."),
         (
             {"perturbation": -0.1},

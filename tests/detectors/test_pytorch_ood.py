@@ -189,7 +189,7 @@ def test_without_pytorch_ood_the_error_names_the_extra(model, monkeypatch):
 
 
 def test_ours_is_one_of_theirs(model):
-    adapted = as_pytorch_ood(ddu.DDU(model))
+    adapted = as_pytorch_ood(ddu.DDU.paper(model))
     assert isinstance(adapted, api.Detector)
     assert adapted.requires_fit
     assert not as_pytorch_ood(Softmax(model)).requires_fit
@@ -216,8 +216,9 @@ def test_ours_in_their_metrics_scores_the_same(model):
 
 def test_ours_scores_features_alone(model):
     z, new = (FeatureTap(model)(x).features for x in (TRAIN[0], NEW[0]))
-    adapted = as_pytorch_ood(ddu.DDU(model)).fit_features(z, TRAIN[1])
-    np.testing.assert_allclose(adapted.predict_features(new), -ddu.GaussianDensity().fit(z, TRAIN[1]).log_density(new))
+    adapted = as_pytorch_ood(ddu.DDU.paper(model)).fit_features(z, TRAIN[1])
+    density = ddu.GaussianDensity("full", shrinkage=None, regularization=1e-9).fit(z, TRAIN[1])
+    np.testing.assert_allclose(adapted.predict_features(new), -density.log_density(new))
     with pytest.raises(NotSupportedError) as caught:
         as_pytorch_ood(Energy(model)).predict_features(new)
     assert str(caught.value) == "The Energy detector does not score features alone: use fit(loader) and predict(x)."
@@ -228,7 +229,7 @@ def test_ours_scores_features_alone(model):
 
 def three_ways(z, y, known, unknown):
     """AUROC by ours, by pytorch-ood's and by scipy's Gaussians, one a class, weighted by its share."""
-    ours = ddu.DDU(nn.Linear(z.shape[1], 2), density=ddu.GaussianDensity(shrinkage=None)).fit_features(z, y)
+    ours = ddu.DDU.paper(nn.Linear(z.shape[1], 2)).fit_features(z, y)
     gmm = theirs.GMM(None).fit_features(z, y)
     parts = [(z[y == c].double().numpy(), float((y == c).double().mean())) for c in range(int(y.max()) + 1)]
 

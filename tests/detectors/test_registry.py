@@ -299,12 +299,14 @@ def test_a_class_of_another_detectors_name_is_refused_since_files_are_loaded_by_
 
 
 FREE_OPTIONS = {
-    "ddu": ["features", "density"],
+    "ddu": ["features", "view", "energy", "density", "seed", "classes"],
+    "ddu_paper": ["seed", "classes"],
+    "density": ["seed", "classes"],
     "softmax": [],
     "confidence": [],
     "energy": [],
-    "mahalanobis": ["layers", "perturbation"],
-    "relative_mahalanobis": ["layers", "perturbation"],
+    "mahalanobis": ["layers", "perturbation", "classes"],
+    "relative_mahalanobis": ["layers", "perturbation", "classes"],
     "ensemble_mi": [],
     "ensemble_pe": [],
     "ensemble_ee": [],

@@ -17,7 +17,7 @@ from ddu.dirty_mnist.fitting import adam
 def run(monkeypatch, tiny, train_digits, test_digits):
     """Runs the command on the small digits, at the tiny scale."""
     monkeypatch.setattr(
-        _make_dirty_mnist, "load", lambda name, split, root: {"train": train_digits}.get(split, test_digits)
+        _make_dirty_mnist.data, "load", lambda name, split, root: {"train": train_digits}.get(split, test_digits)
     )
     monkeypatch.setitem(SCALES, "cpu", tiny)
     monkeypatch.setenv("COLUMNS", "100")

@@ -234,7 +234,7 @@ def test_a_file_in_the_way_is_named(tmp_path, train_digits, test_digits, tiny):
     (tmp_path / "taken").touch()
     with pytest.raises(InputError) as error:
         make_dirty_mnist(tmp_path / "taken", train_digits, test_digits, tiny)
-    assert str(error.value) == f"{tmp_path}/taken is a file, or inside one, and the set is a folder."
+    assert str(error.value) == f"{tmp_path}/taken is a file, or inside one: choose a folder."
 
 
 def test_settings_that_contradict_themselves_are_refused():

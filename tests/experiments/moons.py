@@ -1,5 +1,6 @@
 """A comparison of a few seconds: the two moons against points all around them."""
 
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -32,4 +33,4 @@ COSTS = ("training_seconds", "seconds_per_thousand", "megabytes_per_thousand")
 
 def lasting(rows: list[Row]) -> list[tuple[Any, ...]]:
     """What the same comparison has to give again."""
-    return [(*row.key, row.value, row.status, row.error) for row in rows if row.metric not in COSTS]
+    return [(*astuple(row.key), row.value, row.status, row.error) for row in rows if row.metric not in COSTS]

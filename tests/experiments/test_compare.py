@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import warnings
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -120,10 +120,14 @@ def test_a_detector_that_was_left_out_for_a_while_may_not_come_back_with_other_o
         changed.measure(tmp_path, progress=False)
 
 
-def test_too_few_held_out_samples_are_found_before_anything_is_trained(tmp_path, plane):
-    with pytest.raises(InputError, match=r"^A false-alarm rate of 0\.01 needs at least 99 held-out samples, there are"):
-        moons(plane, ["energy"], limit=400).measure(tmp_path / "few", progress=False)
-    assert not (tmp_path / "few" / "networks").exists()
+@pytest.mark.parametrize(
+    ("detector", "needed"),
+    [("energy", "99 held-out samples, there are"), ("ddu", "124 held-out samples, 99 for the threshold and 25 that")],
+)
+def test_too_few_held_out_samples_are_found_before_anything_is_trained(tmp_path, plane, detector, needed):
+    with pytest.raises(InputError, match=rf"^A false-alarm rate of 0\.01 needs at least {needed}"):
+        moons(plane, [detector], limit=400).measure(tmp_path / "few", progress=False)
+    assert not (tmp_path / "few").exists()
 
 
 def test_members_differ_in_weights_and_share_what_is_held_out(everything):
@@ -412,5 +416,14 @@ def _status(process: int) -> list[str]:
 
 def _same_keys(rows, found):
     """What an uninterrupted comparison says of the same."""
-    by_key = {row[: len(RowKey._fields)]: row for row in lasting(rows)}
-    return [by_key[row[: len(RowKey._fields)]] for row in lasting(found)]
+    by_key = {row[: len(fields(RowKey))]: row for row in lasting(rows)}
+    return [by_key[row[: len(fields(RowKey))]] for row in lasting(found)]
+
+
+def test_the_work_of_a_seed_has_each_network_as_often_as_the_largest_ensemble_needs_it():
+    detectors = ["softmax", "ddu", {"ensemble_mi": {"members": 3}}, {"ensemble_pe": {"members": 2}}]
+    work = {one.spec.label: one for one in moons("plane", detectors).work()}
+    assert {label: (one.networks, one.samples, one.ood) for label, one in work.items()} == {
+        "resffn2_16": (3, 1500, ("plane",)),
+        "resffn2_16+sn": (1, 1500, ("plane",)),
+    }

@@ -3,7 +3,6 @@
 import re
 import shutil
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +15,13 @@ from ddu import data
 from ddu.cli import main
 from ddu.data.sources.mnist_5k import mixtures
 from ddu.errors import InputError
+from ddu.examples import load_examples
 from ddu.experiments import demo as module
 from ddu.experiments.demo import AMBIGUOUS, CLEAN, PHOTOS, TEXTURED, Demo, find_value, load_judgements
 from ddu.results import Row, RowFile
 from ddu.runs import load_run
+
+from .elements import Elements
 
 FEW = Demo(seed=3, epochs=1, limit=1800)
 COMMAND = "ddu demo --seed 3 --epochs 1"
@@ -44,21 +46,6 @@ def page(folder) -> str:
     return (folder / "index.html").read_text(encoding="utf-8")
 
 
-class Elements(HTMLParser):
-    """Every opening tag with its attributes."""
-
-    def __init__(self, page: str):
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.found.append((tag, dict(attrs)))
-
-    def named(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.found if name == tag]
-
-
 def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
 
@@ -81,6 +68,17 @@ def test_the_run_judges_an_image_file(folder, tmp_path):
     prediction = load_run(folder / "run").predict(tmp_path / "digit.png")
     assert int(prediction.label) == predicted.probs[7].argmax()
     assert float(prediction.epistemic) == pytest.approx(float(predicted.epistemic[7]), rel=1e-3)
+
+
+def test_the_page_of_the_server_finds_scores_and_a_gallery_of_each_set(folder):
+    kept = load_examples(folder / "run" / "detector", load_run(folder / "run").detector.calibration)
+    judged = load_judgements(folder)
+    assert kept is not None
+    assert list(kept.scores) == ["training", *module.SETS.values()]
+    for name, words in module.SETS.items():
+        np.testing.assert_allclose(kept.scores[words].numpy(), judged[name].epistemic, rtol=1e-6)
+        np.testing.assert_array_equal(kept.gallery[words].inputs.numpy(), judged[name].images)
+        assert kept.gallery[words].words == tuple(judged[name].truths)
 
 
 def test_the_rows_are_what_the_saved_detector_gives(folder, rows):
@@ -141,7 +139,7 @@ def test_the_page_has_both_histograms_and_a_described_gallery_of_each_set(page):
     descriptions = [str(svg["aria-label"]) for svg in elements.named("svg")]
     assert [words.split(".")[0] for words in descriptions] == [
         "Histograms of the softmax entropy",
-        "Histograms of the log-density",
+        "Histograms of the epistemic score",
     ]
     pictures = [str(image["alt"]) for image in elements.named("img")]
     assert len(pictures) == 24
@@ -203,7 +201,7 @@ def test_the_command_repeats_a_seed_and_prints_the_numbers(folder, rows, tmp_pat
     assert re.search(rf"1,000 photo patches +{shares}", printed)
     for words in ("Train a network", "epoch 1 of 1: loss", "Judge clean digits"):
         assert words in progress
-    assert f"ddu.runs.load_run({str(again / 'run')!r})" in printed
+    assert f"ddu predict {again / 'run'} digit.png" in printed
 
 
 class StopError(Exception):
@@ -217,7 +215,7 @@ def stop(*arguments, **options):
 def test_a_demo_that_was_interrupted_after_its_training_is_resumed(folder, rows, tmp_path, monkeypatch):
     shutil.copytree(folder / "run", tmp_path / "demo" / "run")
     shutil.copy(folder / "demo.json", tmp_path / "demo")
-    monkeypatch.setattr(ddu.runs.train, "fit", stop)  # what is trained is not trained again
+    monkeypatch.setattr(ddu.runs.run, "fit", stop)  # what is trained is not trained again
     with monkeypatch.context() as patched:
         patched.setattr(module, "_judge", stop)
         with pytest.raises(StopError):
@@ -227,7 +225,7 @@ def test_a_demo_that_was_interrupted_after_its_training_is_resumed(folder, rows,
 
 
 def test_a_demo_that_fails_before_it_begins_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "write_json", stop)
+    monkeypatch.setattr(module, "keep_settings", stop)
     with pytest.raises(StopError):
         FEW.measure(tmp_path / "new")
     assert files(tmp_path) == []

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ddu import data
-from ddu.detectors import DDU, Energy, Mahalanobis, Softmax
+from ddu.detectors import DDU, Energy, Mahalanobis, Softmax, join_evidence
 from ddu.experiments.trained import Members, TrainedNetwork
 from ddu.features import FeatureBatch
 from ddu.models import Classifier
@@ -91,8 +91,8 @@ def test_each_detector_says_of_the_cache_what_it_says_of_the_inputs(run, sets, n
     found = [cached.evidence(batch) for batch in network.batches("test", cached)]
     alone = detectors(run.load_model())[name].fit(data.loader(sets["train"]), progress=False)
     expected = [alone.evidence(inputs) for inputs, _ in data.loader(sets["test"])]
-    for ours, theirs in zip(zip(*found, strict=True), zip(*expected, strict=True), strict=True):
-        torch.testing.assert_close(torch.cat(ours), torch.cat(theirs))
+    for ours, theirs in zip(join_evidence(found), join_evidence(expected), strict=True):
+        torch.testing.assert_close(ours, theirs)
     labels = torch.cat([batch.labels for batch in network.batches("test", cached)])
     assert labels.tolist() == sets["test"].labels.tolist()
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ddu.errors import InputError
 from ddu.features import FeatureTap, LayersTap, LogitsTap
-from ddu.features.forward import check_logits
+from ddu.features.forward import are_log_probabilities, check_logits
 
 IMAGES = torch.randn(5, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 VECTORS = IMAGES[:, 0, 0, :4]
@@ -224,14 +224,14 @@ PICTURE = Image.new("RGB", (8, 8))
         pytest.param(["images/cat.png", "images/dog.png"], TEXT, id="names"),
         pytest.param(
             DataLoader(TensorDataset(IMAGES)),
-            "The inputs are a DataLoader, and a detector judges one batch at a time: loop over it, for instance "
-            "[detector.predict(x) for x, y in loader].",
+            "The inputs are a DataLoader, and a tap takes one batch: detector.predict(loader) runs all of them, and "
+            "ddu.features.extract(tap, loader) gives their features.",
             id="loader",
         ),
         pytest.param(
             TensorDataset(IMAGES),
-            "The inputs are a TensorDataset, and a detector judges one batch at a time: loop over DataLoader(dataset, "
-            "batch_size=...), for instance [detector.predict(x) for x, y in loader].",
+            "The inputs are a TensorDataset, and a tap takes one batch: detector.predict(dataset) runs all of it, and "
+            "ddu.features.extract(tap, DataLoader(dataset, batch_size=...)) gives its features.",
             id="data set",
         ),
     ],
@@ -279,3 +279,13 @@ def test_logits_are_taken_for_logits(logits: Tensor) -> None:
 def test_text_in_an_array_is_refused_in_its_own_words() -> None:
     with pytest.raises(InputError, match=r"The inputs must be numbers\. Got an array of <U1 instead\."):
         LogitsTap(mlp())([np.array(["a", "b"]), VECTORS])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_log_probabilities_are_told_from_logits(dtype: torch.dtype) -> None:
+    logits = 20 * torch.randn(50, 4, dtype=dtype)
+    assert are_log_probabilities(torch.log_softmax(logits, 1))
+    assert not are_log_probabilities(logits)
+    assert not are_log_probabilities(torch.log_softmax(logits, 1) + 0.01)
+    assert not are_log_probabilities(torch.log_softmax(logits, 1)[:2])  # too few to tell
+    assert not are_log_probabilities(torch.zeros(50, 1, dtype=dtype))

@@ -22,7 +22,7 @@ from torch.utils.data import (
 from ddu import data
 from ddu.errors import InputError, LabelError
 from ddu.features import FeatureBatch, FeatureTap, LogitsTap, extract
-from ddu.features.loaders import are_given, check_loader, listed_labels, split_batch
+from ddu.features.loaders import are_given, batches_of, check_loader, expected_samples, listed_labels, split_batch
 from tests.features.networks import Sum, mlp
 
 X, Y = torch.arange(24.0).reshape(6, 4), torch.tensor([0, 2, 1, 1, 0, 2])
@@ -318,3 +318,16 @@ def test_what_was_extracted_before_is_passed_on(tap: type[FeatureTap] | type[Log
     assert all(torch.equal(a, b) for a, b in zip(again, batch, strict=True))
     with pytest.raises(LabelError, match="The loader's labels must be integers"):
         list(extract(tap(model), [batch._replace(labels=None)]))
+
+
+@pytest.mark.parametrize("sample", [(torch.zeros(2), torch.tensor(1)), (torch.zeros(2), 1), ()])
+def test_samples_in_the_place_of_batches_are_not_counted(sample):
+    assert expected_samples([sample, sample]) is None
+    assert expected_samples([(torch.zeros(3, 2), torch.zeros(3))] * 2) == 6
+
+
+def test_a_data_set_that_gives_whole_batches_is_predicted_like_any_other() -> None:
+    images = data.load("digits", "test").subset(range(7))
+    found = list(batches_of(images, 3))
+    assert [len(batch) for batch in found] == [3, 3, 1]
+    assert torch.equal(torch.cat(found), torch.stack([images[i][0] for i in range(7)]))

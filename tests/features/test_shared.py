@@ -64,7 +64,7 @@ def test_all_places_are_read_in_one_forward_pass(model):
     runs = count_runs(model)
     batch = shared(samples()[0])
     assert len(runs) == 1
-    assert list(batch.features) == [HEAD, FIRST]
+    assert list(batch.features) == [Place("output", "1"), HEAD, FIRST]  # the stages, then the layers
 
 
 def test_places_keep_the_order_of_the_layers_and_are_hashable(model):

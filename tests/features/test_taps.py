@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 from torchvision import models as tv
 
 from ddu.errors import InputError, LayerError, NotFittedError
-from ddu.features import FeatureTap, LogitsTap
+from ddu.features import FeatureBatch, FeatureTap, LogitsTap
 from tests.features.networks import Sum, mlp
 
 
@@ -651,6 +651,31 @@ def test_threads_that_share_a_model_see_only_their_own_features() -> None:
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
+def test_a_model_stays_in_evaluation_mode_until_the_last_thread_leaves_it() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 3)).train()
+    model[1].eval()  # which it was before, and stays
+    x = torch.randn(5, 4)
+    tap = FeatureTap(model)
+    expected = tap(x).features
+    second_is_inside, first_has_left = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as pool, untouched(model):
+        second: list[Future[FeatureBatch]] = []
+
+        def meet(module: nn.Module, args: Any) -> None:
+            if threading.current_thread() is threading.main_thread():
+                second.append(pool.submit(tap, x))
+                assert second_is_inside.wait(timeout=10)
+            else:
+                second_is_inside.set()
+                assert first_has_left.wait(timeout=10)
+
+        with model[0].register_forward_pre_hook(meet):
+            assert torch.equal(tap(x).features, expected)
+            first_has_left.set()
+            assert torch.equal(second[0].result().features, expected)
+    assert [layer.training for layer in model] == [True, False, True, True]
+
+
 # Wrapped models
 
 
@@ -724,13 +749,13 @@ def test_a_place_not_found_yet_cannot_be_described() -> None:
         ),
         (
             {"kind": "weights", "layer": "fc"},
-            "A described feature layer has a 'kind' ('input', 'output' or 'callable') and a 'layer'. "
-            "Got {'kind': 'weights', 'layer': 'fc'} instead.",
+            "A described feature layer has a 'layer', and a 'kind' that is 'input', 'output', 'input tokens', "
+            "'output tokens' or 'callable'. Got {'kind': 'weights', 'layer': 'fc'} instead.",
         ),
         (
             {"kind": "input"},
-            "A described feature layer has a 'kind' ('input', 'output' or 'callable') and a 'layer'. "
-            "Got {'kind': 'input'} instead.",
+            "A described feature layer has a 'layer', and a 'kind' that is 'input', 'output', 'input tokens', "
+            "'output tokens' or 'callable'. Got {'kind': 'input'} instead.",
         ),
     ],
 )

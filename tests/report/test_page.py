@@ -23,6 +23,8 @@ def prediction(verdicts: list[Verdict] | None) -> Prediction:
         aleatoric=torch.special.entr(probs).sum(1),
         epistemic=-log_density,
         log_density=log_density,
+        p_value=None if verdicts is None else torch.tensor([0.7, 0.25, 0.001], dtype=torch.float64),
+        candidates=None if verdicts is None else torch.tensor([[True, False], [True, True], [False, True]]),
         verdict=None if verdicts is None else np.array(verdicts, dtype=object),
         class_names=("cat", "<dog>"),
     )
@@ -33,12 +35,13 @@ def figure_of(seed: int):
     return entropy_histogram({"a": values, "b": values / 2}, threshold=0.3, num_classes=4)
 
 
-def test_an_image_survives_its_data_uri():
-    image = torch.arange(64).reshape(8, 8) / 63
+@pytest.mark.parametrize("channels", [1, 3])
+def test_an_image_survives_its_data_uri(channels):
+    image = torch.arange(64 * channels).reshape(channels, 8, 8) / (64 * channels - 1)
     kind, data = image_uri(image).split(",")
     assert kind == "data:image/png;base64"
     pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))
-    np.testing.assert_array_equal(pixels, (image * 255).round().byte().numpy())
+    np.testing.assert_array_equal(pixels, (image * 255).round().byte().permute(1, 2, 0).squeeze().numpy())
 
 
 def test_an_inline_figure_is_well_formed_described_and_free_of_addresses():
@@ -63,11 +66,12 @@ def test_inline_figures_repeat_and_keep_their_references_apart():
 
 
 def test_cards_carry_what_the_detector_said():
-    cards = make_cards(torch.rand(3, 1, 8, 8), prediction(list(Verdict)), ["a cat", "both", "neither"])
+    cards = make_cards(torch.rand(3, 1, 8, 8), prediction(list(Verdict)[:3]), ["a cat", "both", "neither"])
     assert [card.label for card in cards] == ["cat", "cat", "<dog>"]
     assert [card.truth for card in cards] == ["a cat", "both", "neither"]
-    assert [card.verdict for card in cards] == list(Verdict)
-    assert [card.log_density for card in cards] == [5.0, 4.0, -1234.0]
+    assert [card.verdict for card in cards] == list(Verdict)[:3]
+    assert [card.p_value for card in cards] == [0.7, 0.25, 0.001]
+    assert [card.candidates for card in cards] == ["cat", "cat or <dog>", "<dog>"]
     assert [card.confidence for card in cards] == pytest.approx([0.9, 0.5, 0.8])
 
 
@@ -83,14 +87,15 @@ def test_a_page_shows_verdicts_in_words_and_escapes_what_it_is_given(tmp_path):
     template = tmp_path / "page.html"
     template.write_text(
         '{% extends "base.html" %}{% from "macros.html" import gallery with context %}'
-        "{% block title %}{{ name }}{% endblock %}{% block body %}{{ gallery(cards, 0.6, -10) }}{% endblock %}"
+        "{% block title %}{{ name }}{% endblock %}{% block body %}{{ gallery(cards, 0.6) }}{% endblock %}"
     )
-    cards = make_cards(torch.rand(3, 1, 8, 8), prediction(list(Verdict)), ['"x" onerror="y', "both", "neither"])
+    cards = make_cards(torch.rand(3, 1, 8, 8), prediction(list(Verdict)[:3]), ['"x" onerror="y', "both", "neither"])
     page = render_page(template, name="<script>alert(1)</script>", cards=cards)
     for words in ("in distribution", "ambiguous", "out of distribution"):
         assert f"</span> {words}</span>" in page
     assert "<script" not in page
     assert 'onerror="y' not in page
     assert "<strong>&lt;dog&gt;</strong>" in page
-    assert '<dd class="crossed">−1,234</dd>' in page
-    assert page.count('class="crossed"') == 2  # the entropy of the second, the log-density of the third
+    assert '<dd class="crossed">0.001</dd>' in page
+    assert "<dd>cat or &lt;dog&gt;</dd>" in page
+    assert page.count('class="crossed"') == 2  # the entropy of the second, the p-value of the third

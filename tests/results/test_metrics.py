@@ -5,7 +5,8 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score, roc_curve
 
-from ddu.calibration import conformal_threshold, fit_temperature
+from ddu.calibration import fit_temperature
+from ddu.conformal import conformal_rank
 from ddu.errors import InputError
 from ddu.results import METRICS, classification_metrics, false_alarm_metrics, ood_metrics, selective_metrics
 
@@ -87,7 +88,7 @@ def test_refusing_the_mistakes_first_leaves_the_rest_right():
 
 
 def test_the_realised_false_alarm_rate_is_near_the_one_calibrated_for():
-    threshold = -conformal_threshold(-noise(20_000), 0.05)
+    threshold = float(noise(20_000).sort(descending=True).values[conformal_rank(20_000, 0.05) - 1])
     values = false_alarm_metrics(noise(20_000, seed=1), threshold, noise(20_000, seed=2) + 4)
     # Both the threshold and the rate are estimates: four standard deviations of their difference
     deviation = np.sqrt(2 * 0.05 * 0.95 / 20_000)

@@ -26,8 +26,8 @@ def failure(detector: str, seed: int, **facts) -> Row:
 
 
 ROWS = [
-    *(row("ddu", seed, "auroc", value, ood="svhn") for seed, value in enumerate([0.97, 0.98, 0.985])),
-    *(row("ddu", seed, "accuracy", value) for seed, value in enumerate([0.95, 0.96, 0.955])),
+    *(row("ddu_paper", seed, "auroc", value, ood="svhn") for seed, value in enumerate([0.97, 0.98, 0.985])),
+    *(row("ddu_paper", seed, "accuracy", value) for seed, value in enumerate([0.95, 0.96, 0.955])),
     *(row("softmax", seed, "auroc", value, ood="svhn") for seed, value in enumerate([0.93, 0.94, 0.95])),
     *(row("softmax", seed, "accuracy", value) for seed, value in enumerate([0.95, 0.96, 0.955])),
     *(
@@ -53,7 +53,7 @@ def cell_of(table: Table, detector: str, metric: str, ood: str | None = None) ->
 
 
 def test_cells_are_mean_and_standard_error_over_seeds():
-    value = cell_of(only(ROWS), "ddu", "auroc", "svhn").value
+    value = cell_of(only(ROWS), "ddu_paper", "auroc", "svhn").value
     assert value.mean == pytest.approx((0.97 + 0.98 + 0.985) / 3)
     assert value.standard_error == pytest.approx(stats.sem([0.97, 0.98, 0.985]))
     assert value.count == 3
@@ -63,8 +63,8 @@ def test_cells_are_mean_and_standard_error_over_seeds():
 def test_metrics_stand_in_their_usual_order_and_single_networks_before_ensembles():
     table = only(ROWS)
     assert [column.heading for column in table.columns] == ["accuracy (%) ↑", "AUROC svhn (%) ↑"]
-    assert [line.detector for line in table.lines] == ["ddu", "softmax", "ensemble_mi"]
-    assert [line.detector for line in only(ROWS[::-1]).lines] == ["softmax", "ddu", "ensemble_mi"]
+    assert [line.detector for line in table.lines] == ["ddu_paper", "softmax", "ensemble_mi"]
+    assert [line.detector for line in only(ROWS[::-1]).lines] == ["softmax", "ddu_paper", "ensemble_mi"]
 
 
 def test_metrics_can_be_chosen_with_their_order():
@@ -77,7 +77,7 @@ def test_metrics_can_be_chosen_with_their_order():
 
 
 def test_every_training_set_has_its_table():
-    rows = [*ROWS, row("ddu", 0, "auroc", 0.8, data="cifar100", ood="svhn")]
+    rows = [*ROWS, row("ddu_paper", 0, "auroc", 0.8, data="cifar100", ood="svhn")]
     assert [table.data for table in tabulate(rows)] == ["cifar10", "cifar100"]
     assert tabulate([]) == []
 
@@ -90,10 +90,10 @@ def test_the_best_and_the_best_single_network_are_marked():
         for column, cell in zip(table.columns, cells, strict=True)
     }
     assert marks == {
-        ("ddu", "accuracy"): (False, True),
+        ("ddu_paper", "accuracy"): (False, True),
         ("softmax", "accuracy"): (False, True),  # as good as the other, to the last digit
         ("ensemble_mi", "accuracy"): (True, False),
-        ("ddu", "auroc"): (True, True),
+        ("ddu_paper", "auroc"): (True, True),
         ("softmax", "auroc"): (False, False),
         ("ensemble_mi", "auroc"): (True, False),  # 1.0 behind, with a standard error of the difference of 0.6
     }
@@ -149,12 +149,12 @@ def test_costs_have_no_winner_unless_their_spread_is_known(metric):
 
 def test_the_papers_figure_stands_beside_ours_only_where_it_has_one():
     table = only(ROWS)
-    paper = cell_of(table, "ddu", "auroc", "svhn").paper
+    paper = cell_of(table, "ddu_paper", "auroc", "svhn").paper
     assert (paper.mean, paper.standard_error, paper.table) == (0.9786, 0.0019, "table:ood_wrn")
     rows = [
-        row("ddu", 0, "auroc", 0.97, ood="kmnist"),
-        row("ddu", 0, "aupr_in", 0.97, ood="svhn"),
-        row("ddu", 0, "auroc", 0.6, ood="svhn", severity=3),
+        row("ddu_paper", 0, "auroc", 0.97, ood="kmnist"),
+        row("ddu_paper", 0, "aupr_in", 0.97, ood="svhn"),
+        row("ddu_paper", 0, "auroc", 0.6, ood="svhn", severity=3),
         row("ensemble_mi", 0, "auroc", 0.97, ood="svhn", network="wide_resnet28_10", members=3),
     ]
     assert {cell.paper for cells in only(rows).cells for cell in cells} == {None}
@@ -170,14 +170,14 @@ def test_the_papers_figure_for_a_reduced_run_stands_apart_and_says_other_scale()
         "\n"
         "| detector | network | accuracy (%) ↑ | AUROC svhn (%) ↑ |\n"
         "| --- | --- | ---: | ---: |\n"
-        "| ddu | wide_resnet28_10+sn | <ins>95.50 ± 0.29</ins> | **<ins>97.83 ± 0.44</ins>** |\n"
+        "| ddu_paper | wide_resnet28_10+sn | <ins>95.50 ± 0.29</ins> | **<ins>97.83 ± 0.44</ins>** |\n"
         "| softmax | wide_resnet28_10+sn | <ins>95.50 ± 0.29</ins> | 94.00 ± 0.58 |\n"
         "| ensemble_mi | wide_resnet28_10 | **96.50 ± 0.29** | **96.83 ± 0.44** |\n"
         "\n"
         "- Mean ± standard error of the mean over 3 seeds.\n"
         "- Bold: the best, and what is within two standard errors of the difference. "
         "Underlined: the same among single networks.\n"
-        "- The paper's ddu (other scale): accuracy 95.97 ± 0.03, AUROC svhn 97.86 ± 0.19.\n"
+        "- The paper's ddu_paper (other scale): accuracy 95.97 ± 0.03, AUROC svhn 97.86 ± 0.19.\n"
         "- The paper's softmax (other scale): accuracy 95.97 ± 0.03, AUROC svhn 94.05 ± 0.26.\n"
         "- The paper's ensemble_mi (other scale): accuracy 96.59 ± 0.02, AUROC svhn 97.18 ± 0.19.\n"
     )
@@ -187,44 +187,49 @@ def test_the_papers_figure_for_a_reduced_run_stands_apart_and_says_other_scale()
 
 
 def test_a_narrower_network_is_measured_against_the_papers_full_one():
-    narrow = row("ddu", 0, "auroc", 0.9, ood="svhn", network="wide_resnet28_10 x0.25+sn")
-    assert cell_of(only([narrow]), "ddu", "auroc", "svhn").paper is None
-    cell = cell_of(only([replace(narrow, reductions="width 1 -> 0.25")]), "ddu", "auroc", "svhn")
+    narrow = row("ddu_paper", 0, "auroc", 0.9, ood="svhn", network="wide_resnet28_10 x0.25+sn")
+    assert cell_of(only([narrow]), "ddu_paper", "auroc", "svhn").paper is None
+    cell = cell_of(only([replace(narrow, reductions="width 1 -> 0.25")]), "ddu_paper", "auroc", "svhn")
     assert (cell.paper.mean, cell.same_scale) == (0.9786, False)
 
 
 def test_only_the_cells_of_reduced_runs_have_their_paper_apart():
     reduced = [one for one in REDUCED if one.detector == "softmax"]
-    table = only([*(one for one in ROWS if one.detector == "ddu"), *reduced])
-    assert cell_of(table, "ddu", "auroc", "svhn").same_scale
+    table = only([*(one for one in ROWS if one.detector == "ddu_paper"), *reduced])
+    assert cell_of(table, "ddu_paper", "auroc", "svhn").same_scale
     assert not cell_of(table, "softmax", "auroc", "svhn").same_scale
     assert "- In brackets: the paper's figure, mean ± standard error.\n" in table.to_markdown()
-    assert {line["detector"]: line["paper_scale"] for line in as_dicts(table)} == {"ddu": "same", "softmax": "other"}
+    assert {line["detector"]: line["paper_scale"] for line in as_dicts(table)} == {
+        "ddu_paper": "same",
+        "softmax": "other",
+    }
 
 
 def test_one_epoch_on_a_thousand_samples_of_cifar10_never_has_the_papers_number_in_brackets():
     spec = RunSpec("wide_resnet28_10", "cifar10", RECIPES["cifar"].with_changes(epochs=1), limit=1000)
     facts = {"network": spec.label, "run": spec.fingerprint("digest"), "reductions": spec.reductions(1000)}
-    table = only([row("ddu", 0, "auroc", 0.7, ood="svhn", **facts)])
+    table = only([row("ddu_paper", 0, "auroc", 0.7, ood="svhn", **facts)])
     assert "[97.86 ± 0.19]" not in table.to_markdown() + table.to_latex()
-    assert table.notes[-1] == "The paper's ddu (other scale): AUROC svhn 97.86 ± 0.19."
+    assert table.notes[-1] == "The paper's ddu_paper (other scale): AUROC svhn 97.86 ± 0.19."
     full = RunSpec("wide_resnet28_10", "cifar10", RECIPES["cifar"])
-    table = only([row("ddu", 0, "auroc", 0.7, ood="svhn", reductions=full.reductions(50_000), network=full.label)])
+    table = only(
+        [row("ddu_paper", 0, "auroc", 0.7, ood="svhn", reductions=full.reductions(50_000), network=full.label)]
+    )
     assert "| 70.00 [97.86 ± 0.19] |" in table.to_markdown()
 
 
 def test_rows_of_two_runs_with_the_same_names_stand_apart():
-    table = only([*ROWS, *(replace(one, run="34cd", value=0.5) for one in ROWS if one.detector == "ddu")])
+    table = only([*ROWS, *(replace(one, run="34cd", value=0.5) for one in ROWS if one.detector == "ddu_paper")])
     assert [(line.detector, line.run) for line in table.lines[:3]] == [
-        ("ddu", "12ab"),
+        ("ddu_paper", "12ab"),
         ("softmax", "12ab"),
-        ("ddu", "34cd"),
+        ("ddu_paper", "34cd"),
     ]
-    first, second = (line for line in table.to_markdown().splitlines() if line.startswith("| ddu |"))
-    assert first.startswith("| ddu | wide_resnet28_10+sn (run 12ab) | <ins>95.50 ± 0.29</ins> ")
-    assert second.startswith("| ddu | wide_resnet28_10+sn (run 34cd) | 50.00 ± 0.00 ")
+    first, second = (line for line in table.to_markdown().splitlines() if line.startswith("| ddu_paper |"))
+    assert first.startswith("| ddu_paper | wide_resnet28_10+sn (run 12ab) | <ins>95.50 ± 0.29</ins> ")
+    assert second.startswith("| ddu_paper | wide_resnet28_10+sn (run 34cd) | 50.00 ± 0.00 ")
     assert "| softmax | wide_resnet28_10+sn | " in table.to_markdown()  # which has one run
-    runs = [line["run"] for line in as_dicts(table) if line["detector"] == "ddu"]
+    runs = [line["run"] for line in as_dicts(table) if line["detector"] == "ddu_paper"]
     assert runs == ["12ab", "12ab", "34cd", "34cd"]
 
 
@@ -236,20 +241,20 @@ def test_ensembles_of_two_sizes_stand_apart_without_the_names_of_their_runs():
 
 
 def test_a_failed_seed_is_counted_told_of_and_takes_the_mark_away():
-    rows = [r for r in ROWS if (r.detector, r.seed) != ("ddu", 2)] + [failure("ddu", 2)]
+    rows = [r for r in ROWS if (r.detector, r.seed) != ("ddu_paper", 2)] + [failure("ddu_paper", 2)]
     table = only(rows)
-    cell = cell_of(table, "ddu", "auroc", "svhn")
+    cell = cell_of(table, "ddu_paper", "auroc", "svhn")
     assert (cell.value.count, cell.failed, cell.best, cell.best_deterministic) == (2, 1, False, False)
     assert cell_of(table, "softmax", "auroc", "svhn").best_deterministic
-    assert table.failures == (failure("ddu", 2),)
+    assert table.failures == (failure("ddu_paper", 2),)
     text = table.to_markdown()
-    assert "| ddu | wide_resnet28_10+sn | 95.50 ± 0.50 (n = 2, 1 failed) [95.97 ± 0.03] |" in text
-    assert "- Failed: ddu on wide_resnet28_10+sn, seed 2: RuntimeError: out of memory\n" in text
+    assert "| ddu_paper | wide_resnet28_10+sn | 95.50 ± 0.50 (n = 2, 1 failed) [95.97 ± 0.03] |" in text
+    assert "- Failed: ddu_paper on wide_resnet28_10+sn, seed 2: RuntimeError: out of memory\n" in text
     assert "- Mean ± standard error of the mean over 3 seeds, where n does not say otherwise.\n" in text
 
 
 def test_a_failure_on_one_set_is_counted_there_only_and_a_retry_makes_it_good():
-    rows = [*ROWS, row("ddu", 0, "auroc", 0.9, ood="cifar100"), failure("softmax", 0, ood="cifar100")]
+    rows = [*ROWS, row("ddu_paper", 0, "auroc", 0.9, ood="cifar100"), failure("softmax", 0, ood="cifar100")]
     table = only(rows)
     assert cell_of(table, "softmax", "auroc", "cifar100").failed == 1
     assert cell_of(table, "softmax", "auroc", "svhn").failed == 0
@@ -278,7 +283,7 @@ def test_markdown():
         "\n"
         "| detector | network | accuracy (%) ↑ | AUROC svhn (%) ↑ |\n"
         "| --- | --- | ---: | ---: |\n"
-        "| ddu | wide_resnet28_10+sn | <ins>95.50 ± 0.29</ins> [95.97 ± 0.03] "
+        "| ddu_paper | wide_resnet28_10+sn | <ins>95.50 ± 0.29</ins> [95.97 ± 0.03] "
         "| **<ins>97.83 ± 0.44</ins>** [97.86 ± 0.19] |\n"
         "| softmax | wide_resnet28_10+sn | <ins>95.50 ± 0.29</ins> [95.97 ± 0.03] | 94.00 ± 0.58 [94.05 ± 0.26] |\n"
         "| ensemble_mi | wide_resnet28_10 | **96.50 ± 0.29** [96.59 ± 0.02] | **96.83 ± 0.44** [97.18 ± 0.19] |\n"
@@ -309,12 +314,12 @@ def test_csv_has_every_cell_with_all_its_digits():
     table = only(ROWS)
     rows = as_dicts(table)
     assert len(rows) == 6
-    found = next(r for r in rows if r["detector"] == "ddu" and r["metric"] == "auroc")
-    value = cell_of(table, "ddu", "auroc", "svhn").value
+    found = next(r for r in rows if r["detector"] == "ddu_paper" and r["metric"] == "auroc")
+    value = cell_of(table, "ddu_paper", "auroc", "svhn").value
     assert float(found["mean"]) == value.mean
     assert float(found["standard_error"]) == value.standard_error
     assert {name: text for name, text in found.items() if name not in ("mean", "standard_error")} == {
-        "detector": "ddu",
+        "detector": "ddu_paper",
         "network": "wide_resnet28_10+sn",
         "members": "1",
         "data": "cifar10",
@@ -339,7 +344,7 @@ def test_latex():
         "\\toprule\n"
         "detector & network & accuracy (\\%) $\\uparrow$ & AUROC svhn (\\%) $\\uparrow$ \\\\\n"
         "\\midrule\n"
-        "ddu & wide\\_resnet28\\_10+sn & \\underline{95.50 $\\pm$ 0.29} [95.97 $\\pm$ 0.03]"
+        "ddu\\_paper & wide\\_resnet28\\_10+sn & \\underline{95.50 $\\pm$ 0.29} [95.97 $\\pm$ 0.03]"
         " & \\textbf{\\underline{97.83 $\\pm$ 0.44}} [97.86 $\\pm$ 0.19] \\\\\n"
         "softmax & wide\\_resnet28\\_10+sn & \\underline{95.50 $\\pm$ 0.29} [95.97 $\\pm$ 0.03]"
         " & 94.00 $\\pm$ 0.58 [94.05 $\\pm$ 0.26] \\\\\n"

@@ -29,4 +29,4 @@ print(prediction)
 
 detector.save(output)
 again = ddu.load(output, model=model).predict(queries)
-assert torch.equal(again.log_density, prediction.log_density)
+assert torch.equal(again.epistemic, prediction.epistemic)

@@ -81,7 +81,7 @@ def diverse_top_k(
     neighbours are no longer unknown. The detector stays as it was.
     """
     learning = copy.copy(detector)
-    learning.density = copy.deepcopy(detector.density)
+    learning.score = copy.deepcopy(detector.score)
     taken = np.zeros(len(batch.logits), dtype=bool)
     picked, scores = [], []
     for _ in range(min(k, len(taken))):
@@ -90,7 +90,8 @@ def diverse_top_k(
         taken[best] = True
         picked.append(best)
         scores.append(epistemic[best])
-        learning.density.update(batch.features[best : best + 1], batch.logits[best : best + 1].argmax(1))
+        one = FeatureBatch(*(column[best : best + 1] for column in (batch.features, batch.logits)))
+        learning.update(one._replace(labels=one.logits.argmax(1)))
     return np.array(picked, dtype=np.int64), np.array(scores)
 
 
@@ -301,10 +302,10 @@ _DUQ_OPTIONS = {"head_options": {"momentum": 0.99}}
 ACQUISITION_FUNCTIONS: dict[str, AcquisitionFunction] = {
     "random": AcquisitionFunction("softmax", Random()),
     "entropy": AcquisitionFunction("softmax"),
-    "density": AcquisitionFunction("ddu"),
-    "density_diverse": AcquisitionFunction("ddu", Diverse()),
-    "density_power": AcquisitionFunction("ddu", PowerSampling(by="rank")),
-    "density_vgg": AcquisitionFunction("ddu", network="vgg16", options=PLAIN.options, image_size=16),
+    "density": AcquisitionFunction("density"),
+    "density_diverse": AcquisitionFunction("density", Diverse()),
+    "density_power": AcquisitionFunction("density", PowerSampling(by="rank")),
+    "density_vgg": AcquisitionFunction("density", network="vgg16", options=PLAIN.options, image_size=16),
     "ensemble_pe": AcquisitionFunction("ensemble_pe", members=3),
     "ensemble_mi": AcquisitionFunction("ensemble_mi", members=3),
     "ensemble_mi_power": AcquisitionFunction("ensemble_mi", PowerSampling(by="score"), members=3),

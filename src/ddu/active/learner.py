@@ -28,7 +28,7 @@ from ddu.data import loader
 from ddu.detectors import DDU
 from ddu.errors import ArtifactError, InputError, LabelError
 from ddu.features import LogitsTap
-from ddu.files import write_json
+from ddu.files import FilePath, write_json
 from ddu.resume import read_settings, refuse_changes
 from ddu.training import Objective, Recipe, fit
 
@@ -332,7 +332,7 @@ class ActiveLearner:
             yield self._step(min(self.per_round, until - self.num_labels))
         yield self._step(0)
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
+    def save(self, folder: FilePath) -> None:
         """Writes the labels that it was taught, and its records, in one step."""
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
@@ -345,7 +345,7 @@ class ActiveLearner:
         }
         write_json(path / STATE, content)
 
-    def resume(self, folder: str | os.PathLike[str]) -> Self:
+    def resume(self, folder: FilePath) -> Self:
         """Resumes from what `save` wrote: on one machine, to the same future.
 
         The networks of the round are trained again when they are needed. Where nothing was saved yet the learner stays
@@ -427,7 +427,7 @@ class ActiveLearner:
         assert self._detector is not None
         if isinstance(self._detector, DDU):
             batch = extract_features(self._detector, self.pool, taught.indices, self.batch_size)
-            self._detector.density.update(batch.features, torch.from_numpy(taught.labels)).prepare()
+            self._detector.update(batch._replace(labels=torch.from_numpy(taught.labels)))
         else:
             self._detector.fit(loader(self._samples(self._fitted_at + 1), self.batch_size))
 

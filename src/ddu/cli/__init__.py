@@ -1,16 +1,20 @@
-"""The `ddu` command: one file a command; they parse, call and print."""
+"""The `ddu` command: one file per command; they parse, call and print."""
 
 import os
 import sys
+import warnings
+from typing import Any
 
-from ddu.errors import DDUError
+from ddu.errors import DDUError, DDUWarning
 from ddu.extras import require
 
 _INTERRUPTED = 130
+_usually = warnings.formatwarning
 
 
 def main() -> None:
     """Runs the command line. What goes wrong in a way we know is said in one line, without a traceback."""
+    warnings.formatwarning = _plainly
     try:
         for module in ("typer", "rich"):
             require(module, extra="cli", purpose="The ddu command")
@@ -29,6 +33,17 @@ def main() -> None:
         raise
 
 
+def _plainly(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> str:
+    """A warning of ours without the line of code that gave it; others as usual."""
+    if not issubclass(category, DDUWarning):
+        return _usually(message, category, *place, **more)
+    return _coloured(f"Warning: {message}", 33) + "\n"
+
+
 def _complain(message: str) -> None:
-    coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-    print(f"\033[31m{message}\033[0m" if coloured else message, file=sys.stderr)
+    print(_coloured(message, 31), file=sys.stderr)
+
+
+def _coloured(message: str, colour: int) -> str:
+    on_screen = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    return f"\033[{colour}m{message}\033[0m" if on_screen else message

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ddu import data
+from ddu.cli._app import DataRoot
 from ddu.cli._layout import plain_table, stage_bars
-from ddu.data import data_root, load
 from ddu.dirty_mnist import SCALES, FilterResult, Quality, draw_samples, make_dirty_mnist, measure_quality, read_quality
 from ddu.models import create_model
 
@@ -36,10 +37,7 @@ def dirty_mnist(
         typer.Option(help="cpu takes minutes on two cores, paper has the numbers of the paper's code and takes hours."),
     ] = Scale.CPU,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same set again.")] = 0,
-    data_root_: Annotated[
-        Path | None,
-        typer.Option("--data-root", help="Folder of all data sets; by default DDU_DATA, else the user's cache."),
-    ] = None,
+    data_root: DataRoot = None,
     check: Annotated[
         bool, typer.Option(help="Train a fresh network on the set and measure what it finds ambiguous.")
     ] = True,
@@ -51,8 +49,8 @@ def dirty_mnist(
     For example `ddu data make dirty-mnist`, or `ddu data make dirty-mnist --scale paper --output runs/dirty_mnist`.
     """
     console, started = Console(), time.monotonic()
-    folder = output or data_root(data_root_) / "dirty_mnist"
-    train, test = (load("mnist", split, root=data_root_) for split in ("train", "test"))
+    folder = output or data.data_root(data_root) / "dirty_mnist"
+    train, test = (data.load("mnist", split, root=data_root) for split in ("train", "test"))
     with stage_bars(min_width=len("Train labeller 5 of 5")) as progress:
         manifest = make_dirty_mnist(folder, train, test, SCALES[scale], seed=seed, progress=progress)
         draw_samples(folder, folder / "samples.png")
@@ -75,7 +73,7 @@ def dirty_mnist(
 
 def _filter_results(manifest: dict[str, Any]) -> Table:
     splits = manifest["splits"]
-    table = plain_table("What became of the mixtures", "", *splits)
+    table = plain_table("Filter results of the mixtures", "", *splits)
     table.add_row("images chosen", *(f"{known['images']:,}" for known in splits.values()))
     table.add_row("mixtures made", *(f"{known['mixtures']:,}" for known in splits.values()))
     for result in FilterResult:

@@ -14,6 +14,8 @@ from rich.markdown import Markdown
 from rich.table import Table
 
 from ddu.active import list_acquisition_functions
+from ddu.cli._app import DataRoot, Engine, WorkerCpus, WorkerGpus, make_engine
+from ddu.engines import using
 from ddu.experiments.active_protocols import PROTOCOLS, find_protocol
 from ddu.experiments.learning_curves import LearningCurves
 from ddu.messages import check_name
@@ -61,15 +63,16 @@ def active(
         list[str] | None,
         typer.Option("--set", metavar="FIELD=VALUE ...", help="Change fields of the recipe, such as epochs=3."),
     ] = None,
-    data_root: Annotated[
-        Path | None, typer.Option(help="The folder of all data sets. [default: $DDU_DATA, else the cache]")
-    ] = None,
+    engine: Engine = "local",
+    worker_cpus: WorkerCpus = 1,
+    worker_gpus: WorkerGpus = 0,
+    data_root: DataRoot = None,
 ) -> None:
     """Learn from few labels, and compare acquisition functions.
 
     Each round trains fresh networks, tests them, and acquires labels for the samples that the acquisition function
     chooses. Rows are appended to rows.csv after each round. Press Ctrl-C at any time: the same command resumes, to the
-    same curves.
+    same curves. With --engine ray, each curve is a task of its own.
 
     For example
 
@@ -87,7 +90,7 @@ def active(
     names = tuple(dict.fromkeys(acquisition or _DEFAULT))
     curves = LearningCurves(protocol, names, tuple(range(seeds)), exclude_above)
     folder, console = output or Path("results") / f"active_{data}", Console()
-    with _shown(protocol.until) as show:
+    with using(make_engine(engine, worker_cpus, worker_gpus)), _shown(protocol.until) as show:
         for rows in curves.rounds(folder, data_root=data_root, command=command(), say=show.stage):
             show.round(rows)
     written = [path.name for path in curves.write_page(folder)]

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ddu import data as sets
+from ddu.cli._app import DataRoot
 from ddu.cli._make_dirty_mnist import dirty_mnist
 from ddu.data.registry import PREFIXES, Source, find
 from ddu.errors import DataError
@@ -20,10 +21,6 @@ make_app = typer.Typer(name="make", help="Make data sets out of others.", no_arg
 make_app.command("dirty-mnist")(dirty_mnist)
 data.add_typer(make_app)
 
-DataRoot = Annotated[
-    Path | None,
-    typer.Option("--data-root", help="The folder of all data sets; by default DDU_DATA, else the user's cache."),
-]
 Name = Annotated[str, typer.Argument(help="One that `ddu data list` shows.")]
 
 

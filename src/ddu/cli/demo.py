@@ -1,5 +1,6 @@
 """`ddu demo`: the whole method on embedded data."""
 
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,8 +47,10 @@ def demo(
     seconds = time.monotonic() - started
     console.print(f"Done in {seconds:.0f} s. See it in a browser: [bold]{escape(str(page))}[/]", soft_wrap=True)
     console.print("Judge images of your own, white on black:\n")
-    code = f'import ddu\nprint(ddu.runs.load_run({str(output / RUN)!r}).predict(["digit.png"]))'
-    console.print(code, style="cyan", highlight=False, markup=False, soft_wrap=True)
+    run = shlex.quote(str(output / RUN))
+    console.print(
+        f"ddu predict {run} digit.png\nddu serve {run}", style="cyan", highlight=False, markup=False, soft_wrap=True
+    )
 
 
 def _classifier(rows: Sequence[Row]) -> Table:
@@ -68,7 +71,7 @@ def _classifier(rows: Sequence[Row]) -> Table:
 
 
 def _auroc(rows: Sequence[Row]) -> Table:
-    table = plain_table("AUROC: 0.5 is a coin toss, 1 is perfect", "told apart", "by entropy", "by density")
+    table = plain_table("AUROC: 0.5 is a coin toss, 1 is perfect", "told apart", "by entropy", "by the score")
     for words, metric, ood in COMPARISONS:
         pair = [find_value(rows, metric, detector, ood) for detector in ("softmax", "ddu")]
         table.add_row(words, *(f"[bold]{value:.3f}[/]" if value == max(pair) else f"{value:.3f}" for value in pair))

@@ -6,11 +6,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from ddu.cli._app import DataRoot
 from ddu.cli._layout import print_report, say_dimly
 from ddu.detectors import list_methods
 from ddu.experiments import Evaluation
 from ddu.provenance import command
-from ddu.runs import load_run
+from ddu.sources import find_run
 
 
 def evaluate(
@@ -32,9 +33,7 @@ def evaluate(
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave out images of the OoD sets that cannot be read.")
     ] = False,
-    data_root: Annotated[
-        Path | None, typer.Option(help="The folder of all data sets. [default: $DDU_DATA, else the cache]")
-    ] = None,
+    data_root: DataRoot = None,
 ) -> None:
     """Put detectors around a trained network, and measure them.
 
@@ -49,6 +48,6 @@ def evaluate(
 
     `ddu evaluate runs/cifar10 --ood svhn cifar100 --detectors ddu softmax energy --output results/cifar10.csv`
     """
-    evaluation = Evaluation(load_run(run), tuple(ood), tuple(detectors or ()), skip_bad)
+    evaluation = Evaluation(find_run(run), tuple(ood), tuple(detectors or ()), skip_bad)
     rows = evaluation.measure(output, data_root=data_root, command=command(), say=say_dimly)
     print_report(Console(), rows, evaluation.rows_file(output), evaluation.write_page(output))

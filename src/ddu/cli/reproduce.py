@@ -1,43 +1,108 @@
 """`ddu reproduce`: the paper's tables and figures, one command each."""
 
+from math import isinf
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from ddu.cli._layout import print_results
+from ddu.cli._app import DataRoot, Engine, WorkerCpus, WorkerGpus, make_engine
+from ddu.cli._layout import plain_table, print_results, say_dimly
+from ddu.engines import using
 from ddu.experiments.experiment import ROWS
-from ddu.experiments.two_moons import TwoMoons
+from ddu.experiments.reproduction import CORES, Reproduction, Scale, hours
+from ddu.experiments.reproductions import REPRODUCTIONS
+from ddu.experiments.trained import split_severity
+from ddu.messages import check_name
 from ddu.provenance import command
-from ddu.results import tabulate
 
-reproduce = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
-
-
-@reproduce.callback()
-def _common() -> None:
-    pass
+_LIST, _ALL = "list", "all"
 
 
-@reproduce.command("two-moons")
-def reproduce_two_moons(
+def reproduce(
+    name: Annotated[str, typer.Argument(help="A name of `ddu reproduce list`, or `all`.")],
+    scale: Annotated[
+        Scale,
+        typer.Option(
+            help="The paper's own set-up, the same protocol with less of everything for two CPU cores, or just enough "
+            "to show that the code runs."
+        ),
+    ] = "cpu",
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print what would be trained, and for how long; run nothing.")
+    ] = False,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="How many times, with seeds 0, 1, ...; by default as listed by --plan.")
+    ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for rows, table and figure; reuse it to resume.")
-    ] = Path("results/two_moons"),
-    seeds: Annotated[int, typer.Option(min=1, help="How many times, with seeds 0, 1, ...")] = 1,
+        Path, typer.Option("--output", "-o", help="Rows, figures and page go to OUTPUT/NAME/SCALE; reuse it to resume.")
+    ] = Path("results/reproduction"),
+    engine: Engine = "local",
+    worker_cpus: WorkerCpus = 1,
+    worker_gpus: WorkerGpus = 0,
+    data_root: DataRoot = None,
 ) -> None:
-    """Where is a network sure of itself? The paper's four panels on the two moons.
+    """The paper's tables and figures, one command each.
 
-    Rows are appended to rows.csv as they are measured, and a seed that is there is not run again. The figure,
-    panels.png, is that of seed 0.
+    Rows are appended to rows.csv as they are measured, and what is there is not measured again. page.md puts each
+    number beside the paper's, and says whether the paper's claim holds. With --engine ray, networks and learning curves
+    are tasks of their own.
 
-    For example `ddu reproduce two-moons`, or `ddu reproduce two-moons --seeds 3 --output runs/moons`.
+    For example `ddu reproduce list`, `ddu reproduce two-moons --scale smoke` or `ddu reproduce all --plan`
     """
-    console, experiment = Console(), TwoMoons(seeds)
-    with console.status("") as status:
-        rows = experiment.measure(output, command=command(), say=status.update)
-    for table in tabulate(rows):
-        print_results(console, table)
-    names = [ROWS, *(path.name for path in experiment.write_page(output))]
-    console.print(f"{output} has {', '.join(names[:-1])} and {names[-1]}.", style="dim")
+    console = Console()
+    if name == _LIST:
+        _print_list(console)
+        return
+    check_name(name, [_LIST, _ALL, *REPRODUCTIONS], "There is no reproduction {name!r}")
+    chosen = list(REPRODUCTIONS.values()) if name == _ALL else [REPRODUCTIONS[name]]
+    if plan:
+        _print_plan(console, chosen, scale, seeds)
+        return
+    for one in chosen:
+        folder = output / one.name / scale
+        with using(make_engine(engine, worker_cpus, worker_gpus)):
+            rows = one.experiment(scale, seeds).measure(folder, data_root=data_root, command=command(), say=say_dimly)
+        written = one.write_page(scale, folder)
+        for table in one.tables(rows):
+            print_results(console, table)
+        judgement = one.judge(rows)
+        console.print(f"The claim: {one.claim}", markup=False, highlight=False)
+        console.print(f"It {judgement.verdict}. {judgement.words}", style="bold", markup=False, highlight=False)
+        names = ", ".join(path.name for path in written)
+        console.print(f"{folder} has {ROWS}, {names}.", style="dim", soft_wrap=True)
+
+
+def _print_list(console: Console) -> None:
+    table = plain_table("", "name", "shows")
+    table.columns[1].justify = "left"
+    for one in REPRODUCTIONS.values():
+        table.add_row(one.name, one.shows)
+    console.print(table)
+
+
+def _print_plan(console: Console, chosen: list[Reproduction], scale: Scale, seeds: int | None) -> None:
+    """The networks of each reproduction, and the hours that their training takes by measured throughput."""
+    title = f"Scale {scale}: networks to train, and hours on {CORES} CPU cores"
+    table = plain_table(title, "name", "network", "data", "against", "samples", "epochs", "networks", "seeds", "hours")
+    for column in table.columns[1:4]:
+        column.justify = "left"
+    total = 0.0
+    for one in chosen:
+        experiment = one.experiment(scale, seeds)
+        count = len(experiment.seeds)
+        for work in experiment.work():
+            # All corruptions of CIFAR-10 are one set here
+            against = dict.fromkeys(name.partition(":")[0] if split_severity(name)[1] else name for name in work.ood)
+            table.add_row(
+                *(one.name, work.key[1], work.spec.data, ", ".join(against)),
+                *(f"{work.samples:,}", f"{work.epochs:,}", str(work.networks), str(count)),
+                "?" if work.hours is None else f"{count * work.hours:.2f}",
+            )
+        if not experiment.work():
+            table.add_row(one.name, "none", "", "", "", "", "0", str(count), "0.00")
+        total += count * hours(experiment.work())
+    console.print(table)
+    words = "more than can be told: ? was not measured" if isinf(total) else f"{total:.2f} hours"
+    console.print(f"In all: {words}. Measuring takes a little on top.", markup=False, highlight=False)

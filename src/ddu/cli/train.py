@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from ddu.cli._app import DataRoot, KeptExamples
 from ddu.detectors import find_method, list_methods, method_for_head
 from ddu.errors import InputError
 from ddu.provenance import command
@@ -57,9 +58,8 @@ def train(
     ] = None,
     false_alarm_rate: Annotated[float, typer.Option(help="What the detector is calibrated for.")] = 0.01,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out images that cannot be read.")] = False,
-    data_root: Annotated[
-        Path | None, typer.Option(help="The folder of all data sets. [default: $DDU_DATA, else the cache]")
-    ] = None,
+    keep_examples: KeptExamples = None,
+    data_root: DataRoot = None,
     devices: Annotated[int | None, typer.Option(min=1, help="Processes to train with.")] = None,
     accelerator: Annotated[str, typer.Option(help="cpu, gpu or auto.")] = "auto",
     workers: Annotated[int, typer.Option(min=0, help="Processes that decode images.")] = 0,
@@ -108,6 +108,7 @@ def train(
         devices=devices,
         accelerator=accelerator,
         workers=workers,
+        examples=keep_examples,
     )
     if run is not None:
         _report(Console(), run)

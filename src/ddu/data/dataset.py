@@ -94,6 +94,7 @@ class ArrayDataset(Dataset[Batch]):
         self.labels = labels
         self.info = info
         self.groups = groups
+        self._preprocessing: Preprocessing | None = None  # that of the info, unless it is another
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -128,12 +129,21 @@ class ArrayDataset(Dataset[Batch]):
 
         This is how a network that was trained on the other set has to be shown this one.
         """
-        if self.info.is_image != info.is_image or (not info.is_image and self.info.shape != info.shape):
-            raise InputError(
-                f"Inputs of {self.info.name}, {self.info.shape}, cannot be shown as {info.name}, {info.shape}."
-            )
+        return self.shown_by(info.preprocessing, name=info.name)
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How an input becomes what a network sees."""
+        return self._preprocessing or self.info.preprocessing
+
+    def shown_by(self, preprocessing: Preprocessing, *, name: str = "inputs of the network") -> Self:
+        """The same inputs with another preprocessing: that of a network from elsewhere, or of a set with a name."""
+        shape, new = self.info.shape, preprocessing.shape
+        if len(shape) != len(new) or (not self.info.is_image and shape != new):
+            raise InputError(f"Inputs of {self.info.name}, {shape}, cannot be shown as {name}, {new}.")
+        mean, std, kept = preprocessing.mean, preprocessing.std, preprocessing.kept
         return self._with(
-            info=replace(self.info, shape=info.shape, mean=info.mean, std=info.std, kept=info.kept),
+            info=replace(self.info, shape=new, mean=mean, std=std, kept=kept), _preprocessing=preprocessing
         )
 
     def digest(self) -> str:
@@ -150,7 +160,7 @@ class ArrayDataset(Dataset[Batch]):
 
     def _read(self, rows: np.ndarray) -> Tensor:
         """Inputs as a network wants them."""
-        return self.info.preprocessing.of_arrays(self.inputs[rows])
+        return self.preprocessing.of_arrays(self.inputs[rows])
 
     def _input_bytes(self) -> Iterator[bytes]:
         """What the digest of the inputs is made of; never all of a large array at once."""

@@ -17,7 +17,7 @@ class HuggingFaceDataset(ArrayDataset):
     """Images of a Hugging Face data set, decoded as they are asked for; `from_huggingface` makes one."""
 
     def _read(self, rows: np.ndarray) -> Tensor:
-        return self.info.preprocessing(self.inputs[rows])
+        return self.preprocessing(self.inputs[rows])
 
     def _input_bytes(self) -> Iterator[bytes]:
         """The data set's own fingerprint, and which of its rows these are."""

@@ -14,6 +14,7 @@ from torch.nn.functional import interpolate
 
 from ddu.errors import DataError, InputError
 from ddu.extras import require
+from ddu.files import FilePath
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -59,7 +60,7 @@ class Preprocessing:
         mean: Of each channel, with images in [0, 1]; empty for vectors.
         std: The standard deviation of each channel, likewise.
         kept: The share of the shorter side that is not cut off; 0.875 for ImageNet.
-        resizing: "bilinear", the only kind.
+        resizing: "bilinear" or "bicubic".
 
     >>> to_input = Preprocessing((1, 28, 28), mean=(0.5,), std=(0.5,))
     >>> x = to_input(np.full((32, 40, 3), 255, np.uint8))  # a white photograph
@@ -89,8 +90,8 @@ class Preprocessing:
             )
         if not 0 < self.kept <= 1:
             raise InputError(f"The share of an image that is kept must be in (0, 1]. Got {self.kept!r} instead.")
-        if self.resizing != "bilinear":
-            raise InputError(f"The only kind of resizing is 'bilinear'. Got {self.resizing!r} instead.")
+        if self.resizing not in ("bilinear", "bicubic"):
+            raise InputError(f"The resizing must be 'bilinear' or 'bicubic'. Got {self.resizing!r} instead.")
 
     @property
     def is_image(self) -> bool:
@@ -134,22 +135,47 @@ class Preprocessing:
             return torch.cat([self(each) for each in inputs])
         if not self.is_image:
             return self._checked_vectors(inputs)
+        return normalised(self._pixels(inputs), self.mean, self.std)
+
+    def to_bytes(self, inputs: Any) -> np.ndarray:
+        """Raw images as an exported graph takes them: bytes (sample, height, width, channel), scaled and cut.
+
+        Args:
+            inputs: As of a call; floats in [0, 1] are rounded to 255ths.
+        """
+        if isinstance(inputs, (list, tuple)) and inputs:
+            return np.concatenate([self.to_bytes(each) for each in inputs])
+        pixels = self._pixels(inputs)
+        return pixels if pixels.dtype == np.uint8 else (255 * pixels.astype(np.float32)).round().astype(np.uint8)
+
+    def to_pixels(self, inputs: Tensor) -> np.ndarray:
+        """What a network sees, as people do: bytes (sample, height, width, channel); vectors stay as they are.
+
+        Args:
+            inputs: What a call returned.
+        """
+        if not self.is_image:
+            return inputs.cpu().numpy()
+        mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
+        pixels = (inputs.cpu().float() * std + mean).mul(255).round().clamp(0, 255)
+        return pixels.byte().permute(0, 2, 3, 1).contiguous().numpy()
+
+    def _pixels(self, inputs: Any) -> np.ndarray:
+        """Pixels with the size and the channels of the network: bytes, or floats in [0, 1] where those were given."""
         if isinstance(inputs, (str, os.PathLike)):
             with open_image(inputs) as image:
-                pixels = decoded(image, self.shape, self.kept)[None]
-        elif hasattr(inputs, "getexif"):  # only Pillow's images have it
+                return decoded(image, self.shape, self.kept, self.resizing)[None]
+        if hasattr(inputs, "getexif"):  # only Pillow's images have it
             image: Any = inputs
             with _named(getattr(image, "filename", "") or "The given object"):
-                pixels = decoded(image, self.shape, self.kept)[None]
-        else:
-            return self.of_arrays(_checked_images(inputs))
-        return normalised(pixels, self.mean, self.std)
+                return decoded(image, self.shape, self.kept, self.resizing)[None]
+        return fitted(_checked_images(inputs), self.shape, self.kept, self.resizing)
 
     def of_arrays(self, inputs: np.ndarray) -> Tensor:
         """The same for arrays that need no check: images (sample, height, width, channel), or vectors."""
         if not self.is_image:
             return torch.from_numpy(inputs).float()
-        return normalised(fitted(inputs, self.shape, self.kept), self.mean, self.std)
+        return normalised(fitted(inputs, self.shape, self.kept, self.resizing), self.mean, self.std)
 
     def _checked_vectors(self, inputs: Any) -> Tensor:
         vectors = _as_array(inputs)
@@ -199,18 +225,22 @@ def _checked_images(inputs: Any) -> np.ndarray:
             )
     if images.size == 0:
         raise InputError(f"There are no pixels. {got}")
-    if images.dtype != np.uint8 and not (images.min() >= 0 and images.max() <= 1):  # NaN is neither
-        raise InputError(
-            f"Floats must be in [0, 1]. Got {images.min():g} to {images.max():g} instead: divide by the largest value "
-            "possible, or give bytes (uint8)."
-        )
+    if images.dtype != np.uint8:
+        least, most = images.min(), images.max()
+        if not (np.isfinite(least) and np.isfinite(most)):
+            raise InputError("Pixels must be finite, and some are NaN or infinite.")
+        if least < 0 or most > 1:
+            raise InputError(
+                f"Floats must be in [0, 1]. Got {least:g} to {most:g} instead: divide by the largest value possible, "
+                "or give bytes (uint8)."
+            )
     # What torch takes: native floats, in memory that may be written to
     known = images.dtype in (np.uint8, np.float16, np.float32, np.float64)
     return np.require(images, None if known else np.float32, ["C_CONTIGUOUS", "WRITEABLE"])
 
 
 @contextmanager
-def open_image(file: str | os.PathLike[str]) -> "Iterator[Image.Image]":
+def open_image(file: FilePath) -> "Iterator[Image.Image]":
     """An image file, open; every error says which file it is."""
     pillow = require("PIL.Image", extra="data", purpose="Reading images")
     with _named(os.fspath(file)), pillow.open(file) as image:
@@ -225,7 +255,17 @@ def _named(name: str) -> Iterator[None]:
         raise
     # What a damaged file raises depends on its format, and on where the damage is
     except Exception as error:
-        raise DataError(f"{name} cannot be read as an image: {error}.") from error
+        raise DataError(f"{name} cannot be read as an image: {_reason(error, name)}.") from error
+
+
+def _reason(error: Exception, name: str) -> str:
+    """Why a file cannot be read, without its name, which Pillow and the system repeat."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if "cannot identify image file" in str(error):
+        is_empty = os.path.isfile(name) and not os.path.getsize(name)
+        return "the file is empty" if is_empty else "it has no known image format"
+    return str(error)
 
 
 def normalised(images: np.ndarray, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
@@ -242,16 +282,17 @@ def normalised(images: np.ndarray, mean: tuple[float, ...], std: tuple[float, ..
     x = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
     scale = 255.0 if x.dtype == torch.uint8 else 1.0
     shift, spread = (scale * torch.tensor(values)[:, None, None] for values in (mean, std))
-    return x.float().sub_(shift).div_(spread)
+    return x.to(torch.float32, copy=True).sub_(shift).div_(spread)  # a copy, since x may be the caller's own memory
 
 
-def fitted(images: np.ndarray, shape: tuple[int, ...], kept: float = 1.0) -> np.ndarray:
+def fitted(images: np.ndarray, shape: tuple[int, ...], kept: float = 1.0, resizing: str = "bilinear") -> np.ndarray:
     """Images with other channels and another size, as `Preprocessing` says; bytes stay bytes.
 
     Args:
         images: (sample, height, width, channel).
         shape: (channel, height, width).
         kept: The share of the shorter side that is not cut off.
+        resizing: As of `Preprocessing`.
     """
     channels, *size = shape
     if images.shape[3] != channels:
@@ -261,18 +302,24 @@ def fitted(images: np.ndarray, shape: tuple[int, ...], kept: float = 1.0) -> np.
         return images
     scaled, (top, left) = covering(images.shape[1:3], size, kept)
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2).float()
-    pixels = interpolate(pixels, scaled, mode="bilinear", antialias=True)
+    if resizing == "bicubic":  # overshoots at edges, and Pillow bounds it after each of both axes
+        largest = 255 if images.dtype == np.uint8 else 1
+        pixels = interpolate(pixels, (images.shape[1], scaled[1]), mode=resizing, antialias=True).clamp(0, largest)
+        pixels = interpolate(pixels, scaled, mode=resizing, antialias=True).clamp(0, largest)
+    else:
+        pixels = interpolate(pixels, scaled, mode=resizing, antialias=True)
     pixels = pixels[..., top : top + size[0], left : left + size[1]]
     return _as_dtype(pixels.permute(0, 2, 3, 1).contiguous().numpy(), images.dtype)
 
 
-def decoded(image: "Image.Image", shape: tuple[int, ...], kept: float = 1.0) -> np.ndarray:
+def decoded(image: "Image.Image", shape: tuple[int, ...], kept: float = 1.0, resizing: str = "bilinear") -> np.ndarray:
     """One image of Pillow's as bytes (height, width, channel), scaled and cut like those of `fitted`.
 
     Args:
         image: Of any size, and of any mode that `plain` takes.
         shape: (channel, height, width).
         kept: The share of the shorter side that is not cut off.
+        resizing: As of `Preprocessing`.
     """
     from PIL import Image
 
@@ -280,7 +327,7 @@ def decoded(image: "Image.Image", shape: tuple[int, ...], kept: float = 1.0) -> 
     image = plain(image).convert("RGB" if channels == 3 else "L")
     if [image.height, image.width] != size or kept != 1:
         scaled, (top, left) = covering((image.height, image.width), size, kept)
-        image = image.resize((scaled[1], scaled[0]), Image.Resampling.BILINEAR)
+        image = image.resize((scaled[1], scaled[0]), Image.Resampling[resizing.upper()])
         image = image.crop((left, top, left + size[1], top + size[0]))
     pixels = np.array(image)  # a copy, since torch wants arrays that may be written to
     return pixels if channels == 3 else pixels[..., None]

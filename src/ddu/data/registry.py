@@ -15,14 +15,17 @@ import numpy as np
 
 from ddu.data.dataset import ArrayDataset, DataInfo
 from ddu.errors import DataError, DataWarning, InputError
+from ddu.files import FilePath
 
-Root = str | os.PathLike[str] | None
+Root = FilePath | None
+"""The folder of all sets; None is `DDU_DATA`, or else the user's cache."""
 
 _LISTED_AT_MOST = 100
 _NAMED_AT_MOST = 5
 
 Read = TypeVar("Read", bound=Callable[[str, Path], ArrayDataset])
 Open = TypeVar("Open", bound=Callable[[str], "Source"])
+Make = TypeVar("Make", bound=Callable[[DataInfo, Path], ArrayDataset])
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class Prefix:
 
 SOURCES: dict[str, Source] = {}
 PREFIXES: dict[str, Prefix] = {}
+DERIVED: dict[str, Callable[[DataInfo, Path], ArrayDataset]] = {}
 
 
 def register(
@@ -111,6 +115,12 @@ def register_prefix(prefix: str, argument: str) -> Callable[[Open], Open]:
         return open_source
 
     return decorate
+
+
+def register_derived(make: Make) -> Make:
+    """Registers a set that is made to look like another, for `load_ood` alone: `make(info, root)`, by its own name."""
+    DERIVED[make.__name__] = make
+    return make
 
 
 def _first_line(function: Callable[..., object]) -> str:
@@ -160,12 +170,14 @@ def load_ood(name: str, info: DataInfo, *, root: Root = None, skip_bad: bool = F
     It gets the other set's size, channels and normalisation. Of a set with splits it is the test split.
 
     Args:
-        name: As for `load`.
+        name: As for `load`, or one of `list_derived()`: sets that are made for the other one, such as "noise".
         info: Of the set that the network was trained on.
         root: As for `load`.
         skip_bad: As for `load`.
     """
     folder = data_root(root)
+    if name in DERIVED and not (folder / f"{name}.npz").is_file():
+        return DERIVED[name](info, folder)
     source = find(name, folder)
     split = "test" if "test" in source.splits else source.splits[0]
     return _read_checked(name, source, [split], folder, skip_bad)[0].like(info)
@@ -183,6 +195,11 @@ def info(name: str, *, root: Root = None) -> DataInfo:
 def list_data(*, root: Root = None) -> list[str]:
     """The names that `load` knows, and those of other sets that lie under the root as NAME.npz."""
     return sorted(SOURCES.keys() | {path.stem for path in data_root(root).glob("*.npz") if _is_set(path)})
+
+
+def list_derived() -> list[str]:
+    """The names of the sets that only `load_ood` knows, since they are made to look like another set."""
+    return sorted(DERIVED)
 
 
 def list_splits(name: str, *, root: Root = None) -> tuple[str, ...]:
@@ -270,6 +287,8 @@ def _without(part: ArrayDataset, rows: list[int]) -> ArrayDataset:
 
 
 def _hint(name: str) -> str:
+    if name in DERIVED:
+        return f"It is made to look like another set: ddu.data.load_ood({name!r}, info) gives it."
     if Path(name).exists():
         return f"For what is at that path write '{'folder' if Path(name).is_dir() else 'npz'}:{name}'."
     close = get_close_matches(name, SOURCES, n=3)

@@ -1,6 +1,5 @@
 """Random splits of a set, and the file that keeps them with a run."""
 
-import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from torch import Generator, Tensor
 
 from ddu.data.dataset import ArrayDataset
 from ddu.errors import DataError, InputError
-from ddu.files import write_arrays
+from ddu.files import FilePath, write_arrays
 
 _SIZE = "samples"  # of the set that was split
 
@@ -109,7 +108,7 @@ def grouped(labels: Tensor, groups: Tensor | None) -> tuple[Tensor, Tensor]:
     return group, pairs[1, order][pairs[0, order].diff(prepend=torch.tensor([-1])) > 0]
 
 
-def save_splits(path: str | os.PathLike[str], dataset: ArrayDataset, **parts: np.ndarray) -> None:
+def save_splits(path: FilePath, dataset: ArrayDataset, **parts: np.ndarray) -> None:
     """Writes the indices of each part, whole or not at all.
 
     For example `save_splits("run/splits.npz", dataset, train=train, validation=validation)`.
@@ -119,7 +118,7 @@ def save_splits(path: str | os.PathLike[str], dataset: ArrayDataset, **parts: np
     write_arrays(Path(path), {_SIZE: np.array(len(dataset)), **parts})
 
 
-def load_splits(path: str | os.PathLike[str], dataset: ArrayDataset) -> dict[str, np.ndarray]:
+def load_splits(path: FilePath, dataset: ArrayDataset) -> dict[str, np.ndarray]:
     """Reads what `save_splits` wrote, and refuses it for a set of another size."""
     try:
         with Path(path).open("rb") as file, np.load(file) as arrays:

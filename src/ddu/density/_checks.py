@@ -1,6 +1,6 @@
 """Refuses bad features and labels in words: what is wrong, where, both numbers, and the way out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -72,6 +72,21 @@ def check_labels(y: Array, *, samples: int, num_classes: int | None = None) -> T
     return tensor
 
 
+def check_classes(classes: object, num_classes: int | None = None) -> list[int]:
+    """Some of the classes of a model, at least two, each once, in any order."""
+    numbers = classes.tolist() if isinstance(classes, Tensor | np.ndarray) else classes
+    items = list(numbers) if isinstance(numbers, Sequence) and not isinstance(numbers, str) else []
+    is_right = all(isinstance(c, int | np.integer) and not isinstance(c, bool) and c >= 0 for c in items)
+    if not is_right or len(items) < 2 or len(set(items)) < len(items):
+        raise InputError(
+            "The 'classes' must be at least two numbers of classes of the model, each once, such as [0, 3, 7]. "
+            f"Got {classes!r} instead."
+        )
+    if num_classes is not None and max(items) >= num_classes:
+        raise InputError(f"The 'classes' must be below the number of classes, {num_classes}. Got {max(items)} instead.")
+    return [int(c) for c in items]
+
+
 def check_counts(counts: Tensor) -> None:
     """Every class has the two samples that a variance needs."""
     empty = (counts == 0).nonzero().flatten().tolist()
@@ -106,8 +121,8 @@ def check_state(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> No
                 f"The learned tensor {name!r} must be {wanted.dtype} of shape {tuple(wanted.shape)}. Got "
                 f"{tensor.dtype} of shape {tuple(tensor.shape)} instead."
             )
-        bad = int((~torch.isfinite(tensor)).sum())
-        if bad:
+        # As in `check_features`: a mask of every value is costly in memory
+        if not torch.isfinite(tensor.sum()) and (bad := int((~torch.isfinite(tensor)).sum())):
             raise InputError(f"The learned tensor {name!r} has {bad} of {tensor.numel()} values that are not finite.")
 
 

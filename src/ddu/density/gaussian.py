@@ -3,38 +3,57 @@
 import copy
 import sys
 import warnings
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from ddu.density._checks import Array, ArrayT, check_counts, check_device, check_features, check_labels, check_state
+from ddu.density._checks import (
+    Array,
+    ArrayT,
+    check_classes,
+    check_counts,
+    check_device,
+    check_features,
+    check_labels,
+    check_state,
+)
 from ddu.density.covariance import (
     COVARIANCES,
+    FEWEST_PER_FEATURE,
     Covariance,
     dense_covariances,
     make_scorer,
+    memory_needed,
+    own_precision,
     scatter_form,
+    scorer_shapes,
+    scorer_type,
     summarise,
 )
+from ddu.density.memory import available_memory
 from ddu.density.moments import ClassMoments, SketchedScatter, split_by_class
 from ddu.density.scorers import Scorer
 from ddu.density.shrinkage import Blend, Shrinkage, blend
-from ddu.density.transforms import fit_affine_map
+from ddu.density.transforms import AffineMap, fit_affine_map, unit_length
 from ddu.errors import (
+    CovarianceWarning,
     FeatureError,
     FewSamplesWarning,
     InputError,
     LabelError,
     NotFittedError,
     NotSupportedError,
+    OutOfMemoryError,
 )
 from ddu.messages import check_entries
 
 # Rows handled at a time, so that temporary memory does not grow with the number of samples
 _CHUNK = 8192
+
+# What begins the names of the factors among the learned tensors
+_FACTORS = "factors."
 
 
 class GaussianDensity:
@@ -48,7 +67,9 @@ class GaussianDensity:
     Args:
         covariance: "full", one matrix per class (the paper); "shared", the pooled matrix for all; "diagonal",
             independent features; "low_rank", `rank` principal directions per class and an isotropic rest, without d × d
-            matrices.
+            matrices. "auto" decides with the first samples: "full", or "shared" where one matrix per class would take
+            more than half of the memory that is available, or where a class is known to have fewer samples than a tenth
+            of the number of features.
         shrinkage: "auto" gives every class as many pseudo-samples of the pooled covariance as there are features (as
             many as `rank` for "low_rank", one for "diagonal"): with plenty of samples it is the class's own covariance,
             with few it is the pooled one. "oas" and "ledoit_wolf" shrink each class towards its mean variance by as
@@ -59,11 +80,13 @@ class GaussianDensity:
         normalize: Scale every feature vector to unit length first.
         standardize: Scale every feature to unit variance first.
         pca: Project to this many principal components first, or to those that explain this share of the variance.
-        background: Also fit one Gaussian to all samples, whatever their class, for `relative_log_density`. Far out the
-            wider Gaussian rules that ratio: use it with covariance="shared", where the background is the wider one.
+        background: Also have the one Gaussian with the mean and the covariance of q, for `relative_log_density`. Far
+            out the wider Gaussian rules that ratio: use it with covariance="shared", where the background is the wider
+            one, and the two cancel in every direction in which the class means do not differ.
         num_classes: How many classes there are; by default as many as the largest label says.
 
     Attributes:
+        covariance_: The covariance that was asked for, or that "auto" decided on.
         moments_: The moments of the features, from which everything else follows.
         counts_: Samples of each class, (class,).
         means_: Mean of each class, (class, feature), after `normalize`, before `standardize` and `pca`.
@@ -83,7 +106,7 @@ class GaussianDensity:
 
     def __init__(
         self,
-        covariance: Covariance = "full",
+        covariance: Covariance | Literal["auto"] = "auto",
         *,
         shrinkage: Shrinkage = "auto",
         regularization: float = 1e-6,
@@ -95,7 +118,7 @@ class GaussianDensity:
         background: bool = False,
         num_classes: int | None = None,
     ):
-        self.covariance: Covariance = covariance
+        self.covariance: Covariance | Literal["auto"] = covariance
         self.shrinkage: Shrinkage = shrinkage
         self.regularization = regularization
         self.prior = prior
@@ -106,6 +129,8 @@ class GaussianDensity:
         self.background = background
         self.num_classes = num_classes
         self._moments: ClassMoments | None = None
+        self._covariance: Covariance | None = None
+        self._count: Tensor | None = None  # of a density that was restored without moments
         self._cache: dict[tuple[torch.device, torch.dtype], _Factors] = {}
 
     def __repr__(self) -> str:
@@ -124,23 +149,29 @@ class GaussianDensity:
             z: Features, (sample, feature).
             y: Labels, (sample,), integers from 0.
         """
-        fresh = GaussianDensity(**self.get_params()).update(z, y)
+        fresh = GaussianDensity(**self.get_params())
+        fresh._add(z, y, expected_samples=len(z))
         if not fresh.is_fitted:
             raise FeatureError("There are 0 samples to fit to: every class needs at least 2.")
         fresh.prepare()
-        self._moments, self._cache = fresh._moments, fresh._cache
+        self._moments, self._covariance, self._count, self._cache = (
+            fresh._moments,
+            fresh._covariance,
+            None,
+            fresh._cache,
+        )
         return self
 
-    def update(self, z: Array, y: Array) -> "GaussianDensity":
-        """Adds samples to those seen so far."""
-        _check_parameters(self)
-        features = check_features(z, dim=self._moments.dim if self._moments else None)
-        labels = check_labels(y, samples=len(features), num_classes=self.num_classes)
-        if len(labels):
-            moments = self._room_for(int(labels.max()) + 1, features.shape[1], features.device)
-            for rows, targets in zip(features.split(_CHUNK), labels.split(_CHUNK), strict=True):
-                moments.add(self._unit_length(rows.to(moments.device, torch.float64)), targets)
-            self._cache = {}
+    def update(self, z: Array, y: Array, *, expected_samples: int | None = None) -> "GaussianDensity":
+        """Adds samples to those seen so far.
+
+        Args:
+            z: Features, (sample, feature).
+            y: Labels, (sample,), integers from 0.
+            expected_samples: How many samples there will be in all, where that is known: covariance="auto" asks for it
+                with the first ones.
+        """
+        self._add(z, y, expected_samples)
         return self
 
     def downdate(self, z: Array, y: Array) -> "GaussianDensity":
@@ -155,27 +186,50 @@ class GaussianDensity:
             moments.remove(rows, targets)
         seen = moments.count.nonzero()
         if not len(seen):
-            self._moments = None
+            self._moments = self._covariance = None
         elif self.num_classes is None:
             moments.resize(int(seen[-1]) + 1)
         self._cache = {}
         return self
 
     def merge(self, other: "GaussianDensity") -> "GaussianDensity":
-        """Adds the samples that another density has seen, for instance from another shard of the data."""
-        mine, theirs = self.get_params(), other.get_params()
-        if mine != theirs:
-            differing = ", ".join(f"{k}={mine[k]!r} and {theirs[k]!r}" for k in mine if mine[k] != theirs[k])
+        """Adds the samples that another density has seen, for instance from another shard of the data.
+
+        Where covariance="auto" decided differently, both become "shared": of one matrix for all there is no way back.
+        """
+        mine, yours = self.get_params(), other.get_params()
+        if mine != yours:
+            differing = ", ".join(f"{k}={mine[k]!r} and {yours[k]!r}" for k in mine if mine[k] != yours[k])
             raise InputError(f"Densities with different parameters do not merge: {differing}. Make both alike.")
-        if other._moments is None:
+        if not other.is_fitted:
             return self
-        if self._moments is not None and self._moments.dim != other._moments.dim:
+        theirs = other.moments_
+        self._need_moments()
+        if self._moments is not None and self._moments.dim != theirs.dim:
             raise FeatureError(
-                f"A density of {self._moments.dim} features does not merge with one of {other._moments.dim}: "
+                f"A density of {self._moments.dim} features does not merge with one of {theirs.dim}: "
                 "fit both on the same layer."
             )
-        moments = self._room_for(other._moments.num_classes, other._moments.dim, other._moments.device)
-        moments.merge(other._moments.to(moments.device))
+        decided = "shared" if "shared" in (self._covariance, other._covariance) else other._covariance
+        moments = self._room_for(theirs.num_classes, theirs.dim, theirs.device, decided=decided)
+        if other._covariance != self._covariance:
+            theirs = theirs.pooled()
+        moments.merge(theirs.to(moments.device))
+        self._cache = {}
+        return self
+
+    def keep_classes(self, classes: Sequence[int]) -> "GaussianDensity":
+        """Forgets all classes but these, which are then numbered from 0 in this order; those must have no samples."""
+        moments = self.moments_
+        classes = check_classes(classes, moments.num_classes)
+        left_out = sorted(set(moments.count.nonzero().flatten().tolist()) - set(classes))
+        if left_out:
+            raise LabelError(
+                f"Class {left_out[0]} has {int(moments.count[left_out[0]])} samples, and only classes without any are "
+                "forgotten: keep it as well, or fit again without its samples."
+            )
+        moments.select(classes)
+        self.num_classes = len(classes) if self.num_classes is not None else None
         self._cache = {}
         return self
 
@@ -191,11 +245,16 @@ class GaussianDensity:
         without double precision gets only the factors, when points are scored there.
         """
         check_device(device)
-        if self._moments is not None and device is not None:
-            exact = self._cache.get((self._moments.device, torch.float64))
+        if device is not None and self._count is not None:
+            self._count = self._count.to(device)
+            (factors,) = (factors for (_, dtype), factors in self._cache.items() if dtype == torch.float32)
+            self._cache = {(self._count.device, torch.float32): factors.to(device)}
+        elif self._moments is not None and device is not None:
+            dtype = own_precision(self.covariance_)
+            own = self._cache.get((self._moments.device, dtype))
             self._moments = self._moments.to(_with_double(torch.device(device)))
             home = self._moments.device
-            self._cache = {} if exact is None else {(home, torch.float64): exact.to(home)}
+            self._cache = {} if own is None else {(home, dtype): own.to(home)}  # others follow from it
         return self
 
     # Scoring
@@ -213,7 +272,7 @@ class GaussianDensity:
         return self._score(z, _Factors.posterior)
 
     def background_log_density(self, z: ArrayT) -> ArrayT:
-        """log q₀(z) of the single Gaussian fitted to all samples, (sample,)."""
+        """log q₀(z) of the single Gaussian with the mean and the covariance of q, (sample,)."""
         self._need_background()
         return self._score(z, _Factors.background_log_density)
 
@@ -224,22 +283,28 @@ class GaussianDensity:
 
     def mahalanobis(self, z: Tensor) -> Tensor:
         """Squared distances (z - μ_c)ᵀ Σ_c⁻¹ (z - μ_c), (sample, class); unlike log-densities differentiable in z."""
-        return self._distances(z, background=False)
+        return self._distances(z, lambda scorer, x: scorer.mahalanobis(x))
 
     def background_mahalanobis(self, z: Tensor) -> Tensor:
-        """The squared distance to the single Gaussian fitted to all samples, (sample,); differentiable in z."""
+        """The squared distance to the background, (sample,); differentiable in z."""
         self._need_background()
-        return self._distances(z, background=True).squeeze(1)
+        return self._distances(z, lambda scorer, x: scorer.background_mahalanobis(x))
+
+    def relative_mahalanobis(self, z: Tensor) -> Tensor:
+        """`mahalanobis` less `background_mahalanobis`, (sample, class), without what cancels; differentiable in z."""
+        self._need_background()
+        return self._distances(z, lambda scorer, x: scorer.relative_mahalanobis(x))
 
     # What was learned
 
     @property
     def is_fitted(self) -> bool:
         """Whether any samples have been seen."""
-        return self._moments is not None
+        return self._moments is not None or self._count is not None
 
     @property
     def moments_(self) -> ClassMoments:
+        self._need_moments()
         if self._moments is None:
             raise NotFittedError(
                 "This GaussianDensity has seen no samples yet. Call fit(z, y) or update(z, y) before scoring."
@@ -247,8 +312,18 @@ class GaussianDensity:
         return self._moments
 
     @property
+    def covariance_(self) -> Covariance:
+        return cast(Covariance, (self.is_fitted or self.moments_) and self._covariance)
+
+    @property
+    def num_features_(self) -> int:
+        if self._count is None:
+            return self.moments_.dim
+        return self._factors(torch.float32).width
+
+    @property
     def counts_(self) -> Tensor:
-        return self.moments_.count
+        return self.moments_.count if self._count is None else self._count
 
     @property
     def means_(self) -> Tensor:
@@ -256,13 +331,33 @@ class GaussianDensity:
 
     @property
     def log_prior_(self) -> Tensor:
-        counts = self.moments_.count.double()
+        counts = self.counts_.double()
         return (counts / counts.sum() if self.prior == "empirical" else torch.full_like(counts, 1 / len(counts))).log()
+
+    @property
+    def dim_(self) -> int:
+        """Features that are scored, after all transforms."""
+        return _transformed(self)[1].dim
+
+    @property
+    def entropy_(self) -> float:
+        """Σ_c π_c (H[N(μ_c, Σ_c)] - log π_c) in nats: the mean of -log q(z) of points from q, if no classes overlap."""
+        scorer = self._factors().scorer
+        return float(scorer.log_prior.exp() @ (self.dim_ / 2 - scorer.log_norm - scorer.log_prior))
+
+    @property
+    def background_entropy_(self) -> float:
+        """The mean of -log q₀(z) of points from q, in nats: that of points from q₀, which has the same covariance."""
+        self._need_background()
+        scorer = self._factors().scorer
+        one = scorer.background
+        log_norm = scorer.get_buffer("background_log_norm") if one is None else one.get_buffer("log_norm")
+        return self.dim_ / 2 - float(log_norm)
 
     @property
     def covariances_(self) -> Tensor:
         _, moments = _transformed(self)
-        return dense_covariances(self.covariance, moments, _blend(self, moments), self.rank)
+        return dense_covariances(self.covariance_, moments, _blend(self, moments), self.rank)
 
     @property
     def shrinkage_(self) -> Tensor:
@@ -272,26 +367,70 @@ class GaussianDensity:
     def regularization_(self) -> float:
         return _blend(self, _transformed(self)[1]).regularization
 
-    def state_tensors(self) -> dict[str, Tensor]:
-        """Everything learned, by name; `restore(density.get_params(), tensors)` is the same density."""
-        moments = self.moments_
-        sketch = {"test_matrix": moments.form.test_matrix} if isinstance(moments.form, SketchedScatter) else {}
-        return moments.tensors() | sketch
+    def state_tensors(self, *, moments: bool = True, factors: bool = False) -> dict[str, Tensor]:
+        """What was learned, by name; `restore(density.get_params(), tensors)` makes a density of it.
+
+        Args:
+            moments: The moments in float64, from which all else follows: the same density, which goes on learning.
+            factors: What single precision is scored with, in float32, and the counts. A density that is restored from
+                them alone has nothing to factorise, and its scores of float32 features are the same to the last bit;
+                those of float64 features are exact to single precision. It can score, and not learn.
+        """
+        tensors = {"count": self.counts_}
+        if moments:
+            form = self.moments_.form
+            tensors = self.moments_.tensors()
+            tensors |= {"test_matrix": form.test_matrix} if isinstance(form, SketchedScatter) else {}
+        if factors:
+            tensors |= {_FACTORS + name: value for name, value in self._factors(torch.float32).state_dict().items()}
+        return tensors
 
     @classmethod
     def restore(cls, params: dict[str, Any], tensors: dict[str, Tensor]) -> "GaussianDensity":
-        """A density from its parameters and `state_tensors`."""
+        """A density from its parameters and `state_tensors`: moments, factors, or both."""
         check_entries("the density", params, cls().get_params())
         density = cls(**params)
         _check_parameters(density)
+        factors = {name.removeprefix(_FACTORS): value for name, value in tensors.items() if name.startswith(_FACTORS)}
+        tensors = {name: value for name, value in tensors.items() if not name.startswith(_FACTORS)}
+        if not factors:
+            density._restore_moments(tensors)
+            return density.prepare()
+        covariance, scoring = _restored_factors(density, factors)
+        num_classes = len(scoring.scorer.log_prior)
+        if "mean" not in tensors:
+            check_state(tensors, {"count": torch.empty(num_classes, dtype=torch.int64, device="meta")})
+            if tensors["count"].min() < 2:
+                raise InputError(f"Every class needs at least 2 samples. Got {int(tensors['count'].min())} instead.")
+            density._covariance, density._count = covariance, tensors["count"].clone()
+        else:
+            density._restore_moments(tensors)
+            found = (density._covariance, *density.means_.shape)
+            if found != (covariance, num_classes, scoring.width):
+                raise InputError("The factors and the moments among the learned tensors belong to different densities.")
+        density._cache = {(density.counts_.device, torch.float32): scoring}
+        return density
+
+    def graph(self) -> "DensityGraph":
+        """What it scores single precision with, as a module that can be exported; a copy, on the CPU."""
+        return DensityGraph(self)
+
+    # Plumbing
+
+    def _restore_moments(self, tensors: dict[str, Tensor]) -> None:
         shape = tuple(tensors["mean"].shape) if "mean" in tensors else ()
-        if len(shape) != 2 or 0 in shape or density.num_classes not in (None, shape[0]):
+        if len(shape) != 2 or 0 in shape or self.num_classes not in (None, shape[0]):
             raise InputError(
-                f"The learned tensor 'mean' must have the shape ({density.num_classes or 'classes'}, features). "
+                f"The learned tensor 'mean' must have the shape ({self.num_classes or 'classes'}, features). "
                 f"Got {shape} instead."
             )
-        moments = density._moments = density._empty_moments(*shape, torch.device("meta"))
-        check_state(tensors, density.state_tensors())
+        covariance = self.covariance
+        if covariance == "auto":
+            # One matrix per class, or one for all
+            covariance = "full" if tensors.get("scatter", tensors["mean"]).shape[:1] == shape[:1] else "shared"
+        self._covariance = covariance
+        moments = self._moments = self._empty_moments(covariance, *shape, torch.device("meta"))
+        check_state(tensors, self.state_tensors())
         if isinstance(moments.form, SketchedScatter):
             moments.form = SketchedScatter(tensors["test_matrix"])
         for name in moments.tensors():
@@ -300,29 +439,58 @@ class GaussianDensity:
             raise InputError(
                 "The learned tensors 'count' and 'squares' must not be negative, nor the counts above 2⁵³."
             )
-        return density.prepare()
 
-    # Plumbing
+    def _need_moments(self) -> None:
+        if self._count is not None:
+            raise NotSupportedError(
+                "This GaussianDensity was loaded without its moments: it scores, and cannot learn, forget, merge or "
+                "show its covariances. Save the detector with moments=True, or fit again."
+            )
 
-    def _room_for(self, num_classes: int, dim: int, device: torch.device) -> ClassMoments:
+    def _add(self, z: Array, y: Array, expected_samples: int | None) -> None:
+        _check_parameters(self)
+        self._need_moments()
+        features = check_features(z, dim=self._moments.dim if self._moments else None)
+        labels = check_labels(y, samples=len(features), num_classes=self.num_classes)
+        if len(labels):
+            classes, dim = int(labels.max()) + 1, features.shape[1]
+            moments = self._room_for(classes, dim, features.device, expected_samples=expected_samples)
+            for rows, targets in zip(features.split(_CHUNK), labels.split(_CHUNK), strict=True):
+                moments.add(self._unit_length(rows.to(moments.device, torch.float64)), targets)
+            self._cache = {}
+
+    def _room_for(
+        self,
+        num_classes: int,
+        dim: int,
+        device: torch.device,
+        *,
+        expected_samples: int | None = None,
+        decided: Covariance | None = None,
+    ) -> ClassMoments:
         """The moments, made on first use and grown where a new class turned up."""
         num_classes = self.num_classes or num_classes
-        if self._moments is None:
-            self._moments = self._empty_moments(num_classes, dim, _with_double(device))
-        elif num_classes > self._moments.num_classes:
-            self._moments.resize(num_classes)
-        return self._moments
+        known = self._moments
+        if known is None or num_classes > known.num_classes or decided not in (None, self._covariance):
+            num_classes = max(num_classes, known.num_classes if known else 0)
+            device = known.device if known else _with_double(device)
+            decided = decided or self._covariance
+            # Before anything is allocated
+            covariance = _affordable_covariance(self, num_classes, dim, device, expected_samples, decided)
+            if known is None:
+                self._moments = self._empty_moments(covariance, num_classes, dim, device)
+            else:
+                self._moments = known if covariance == self._covariance else known.pooled()
+                self._moments.resize(num_classes)
+            self._covariance = covariance
+        return self.moments_
 
-    def _empty_moments(self, num_classes: int, dim: int, device: torch.device) -> ClassMoments:
-        form = scatter_form(self.covariance, dim, self.rank, pca=self.pca is not None)
+    def _empty_moments(self, covariance: Covariance, num_classes: int, dim: int, device: torch.device) -> ClassMoments:
+        form = scatter_form(covariance, dim, self.rank, pca=self.pca is not None)
         return ClassMoments(form, num_classes, dim, quartic=self.shrinkage == "ledoit_wolf", device=device)
 
     def _unit_length(self, z: Tensor) -> Tensor:
-        if not self.normalize:
-            return z
-        # By the largest entry first: in single precision the squares of large features overflow
-        largest = z.abs().amax(1, keepdim=True)
-        return torch.nn.functional.normalize(z / torch.where(largest > 0, largest, 1.0), dim=1)
+        return unit_length(z) if self.normalize else z
 
     def _need_background(self) -> None:
         if not self.background:
@@ -331,57 +499,74 @@ class GaussianDensity:
             )
 
     def _score(self, z: ArrayT, method: "Callable[[_Factors, Tensor], Tensor]") -> ArrayT:
-        features = check_features(z, dim=self.moments_.dim)
+        features = check_features(z, dim=self.num_features_)
         factors = self._factors(features.dtype, features.device)
-        with torch.no_grad():
+        # Autocast would round the products to half precision
+        with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
             scores = torch.cat([method(factors, self._unit_length(rows)) for rows in features.split(_CHUNK)])
         if features.dtype == torch.float32 and not torch.isfinite(scores).all():
-            # Squared distances overflow single precision: clamp instead of returning -inf and NaN
-            limit = torch.finfo(torch.float32).max
-            exact = self._score(features.to(self.moments_.device, torch.float64), method)
-            scores = torch.as_tensor(exact).clamp(-limit, limit).to(scores)
+            exact = self._score(features.to(self.counts_.device, torch.float64), method)
+            scores = _clamped(torch.as_tensor(exact), scores)
         return cast(ArrayT, scores if isinstance(z, Tensor) else scores.numpy())
 
-    def _distances(self, z: Tensor, background: bool) -> Tensor:
-        checked = check_features(z, dim=self.moments_.dim)
+    def _distances(self, z: Tensor, distances: Callable[[Scorer, Tensor], Tensor]) -> Tensor:
+        checked = check_features(z, dim=self.num_features_)
         factors = self._factors(checked.dtype, checked.device)
-        scorer = factors.background if background else factors.scorer
-        assert scorer is not None
-        return scorer.mahalanobis(factors.transform(self._unit_length(z.to(checked.dtype))))
+        with torch.autocast(checked.device.type, enabled=False):
+            found = distances(factors.scorer, factors.transform(self._unit_length(z.to(checked.dtype))))
+        if checked.dtype == torch.float32 and not torch.isfinite(found).all():
+            found = _clamped(self._distances(z.to(self.counts_.device, torch.float64), distances), found)
+        return found
 
-    def _factors(self, dtype: torch.dtype = torch.float64, device: torch.device | None = None) -> "_Factors":
-        """The factors for scoring, computed in float64 once and cast on first use."""
-        moments = self.moments_
-        exact = (moments.device, torch.float64)
-        if exact not in self._cache:
-            self._cache[exact] = _Factors.of(self)
-        wanted = (device or moments.device, dtype)
+    def _factors(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> "_Factors":
+        """The factors for scoring, computed from the moments once and cast on first use; or restored, and cast."""
+        own = own_precision(self.covariance_)
+        dtype = dtype or own
+        wanted = (device or self.counts_.device, dtype)
         if wanted not in self._cache:
-            self._cache[wanted] = copy.deepcopy(self._cache[exact]).to(*wanted)
+            alike = (
+                factors for (_, known), factors in self._cache.items() if known == dtype or self._count is not None
+            )
+            source = next(alike, None)
+            if source is None:
+                # Single precision follows from double, unless that is costly and each is computed on its own
+                computed = max(dtype, own, key=lambda precision: precision.itemsize)
+                home = (self.moments_.device, computed)
+                source = self._cache[home] = self._cache.get(home) or _Factors.of(self, computed)
+            if wanted not in self._cache:
+                self._cache[wanted] = copy.deepcopy(source).to(*wanted)
         return self._cache[wanted]
 
 
 class _Factors(nn.Module):
     """Everything that scoring needs, in the precision and on the device it scores in."""
 
-    def __init__(self, transform: nn.Module, scorer: Scorer, background: Scorer | None):
+    def __init__(self, transform: nn.Module, scorer: Scorer):
         super().__init__()
-        self.transform, self.scorer, self.background = transform, scorer, background
+        self.transform, self.scorer = transform, scorer
+
+    @property
+    def width(self) -> int:
+        """How many features it takes."""
+        first = self.transform.centre if isinstance(self.transform, AffineMap) else self.scorer.get_buffer("mean")
+        return first.shape[-1]
 
     @classmethod
-    def of(cls, density: GaussianDensity) -> "_Factors":
-        """Factorises the covariances of a density."""
+    def of(cls, density: GaussianDensity, dtype: torch.dtype) -> "_Factors":
+        """Factorises the covariances of a density, for scoring in a precision."""
         transform, moments = _transformed(density)
         _warn_of_few_samples(density, moments)
         coefficients = _blend(density, moments)
-        scorer = make_scorer(density.covariance, moments, coefficients, density.log_prior_, density.rank)
-        if not density.background:
-            return cls(transform, scorer, None)
-        everything, ridge = moments.total(), coefficients.regularization
-        # The same ridge for classes and background: where both are degenerate, their distances must cancel
-        coefficients = _blend(density, everything, ridge)
-        certain = torch.zeros_like(everything.mean[:, 0])
-        return cls(transform, scorer, make_scorer(density.covariance, everything, coefficients, certain, density.rank))
+        scorer = make_scorer(
+            density.covariance_,
+            moments,
+            coefficients,
+            density.log_prior_,
+            density.rank,
+            background=density.background,
+            dtype=dtype,
+        )
+        return cls(transform.to(dtype), scorer)
 
     def log_density(self, z: Tensor) -> Tensor:
         return self.scorer.log_density(self.transform(z))
@@ -393,11 +578,83 @@ class _Factors(nn.Module):
         return torch.softmax(self.class_log_density(z) + self.scorer.log_prior, dim=1)
 
     def background_log_density(self, z: Tensor) -> Tensor:
-        assert self.background is not None
-        return self.background.log_density(self.transform(z))
+        return self.scorer.background_log_density(self.transform(z))
 
     def relative_log_density(self, z: Tensor) -> Tensor:
-        return self.log_density(z) - self.background_log_density(z)
+        return self.scorer.relative_log_density(self.transform(z))
+
+
+class DensityGraph(nn.Module):
+    """Scores features as a `GaussianDensity` does in single precision, in steps that do not depend on the data.
+
+    Those scores are exact to the last few digits; what overflows single precision is its largest number.
+    """
+
+    def __init__(self, density: GaussianDensity):
+        super().__init__()
+        self.normalize, self.relative = density.normalize, density.background
+        self.factors = copy.deepcopy(density._factors(torch.float32)).cpu()
+
+    def forward(self, z: Tensor) -> Tensor:
+        """log q(z), or with a background log q(z) - log q₀(z), (sample,)."""
+        limit = torch.finfo(torch.float32).max
+        return self.factors.scorer(self._mapped(z), relative=self.relative).clamp(-limit, limit).float()
+
+    def mahalanobis(self, z: Tensor) -> Tensor:
+        """Squared distances to the classes, less that to a background, (sample, class), in double precision."""
+        scorer, z = self.factors.scorer, self._mapped(z)
+        return scorer.graph_relative_mahalanobis(z) if self.relative else scorer.graph_mahalanobis(z)
+
+    def _mapped(self, z: Tensor) -> Tensor:
+        return self.factors.transform(unit_length(z) if self.normalize else z)
+
+
+def _restored_factors(density: GaussianDensity, tensors: dict[str, Tensor]) -> tuple[Covariance, "_Factors"]:
+    """The covariance and the factors that `state_tensors` gave, checked."""
+    covariance = density.covariance
+    if covariance == "auto":
+        covariance = "full" if "scorer.basis" in tensors else "shared"
+    mean = tuple(tensors["scorer.mean"].shape) if "scorer.mean" in tensors else ()
+    if len(mean) != 2 or 0 in mean or density.num_classes not in (None, mean[0]):
+        raise InputError(
+            f"The learned tensor 'scorer.mean' must have the shape ({density.num_classes or 'classes'}, features). "
+            f"Got {mean} instead."
+        )
+    shapes = {
+        f"scorer.{name}": shape
+        for name, shape in scorer_shapes(covariance, *mean, density.rank, background=density.background).items()
+    }
+    mapped = density.standardize or density.pca is not None
+    if mapped:
+        centre = tensors.get("transform.centre", tensors["scorer.mean"][0])
+        wide = (mean[1],) if density.pca is None or centre.ndim != 1 else tuple(centre.shape)
+        shapes |= {"transform.centre": wide, "transform.scale": wide}
+        shapes |= {} if density.pca is None else {"transform.basis": (mean[1], *wide)}
+    check_state(tensors, {name: torch.empty(shape, device="meta") for name, shape in shapes.items()})
+    for name, value in tensors.items():
+        if name.endswith(("scale", "inverse_std", "inverse_rest")) and not (value > 0).all():
+            raise InputError(f"The learned tensor {name!r} must be above 0. Got {float(value.min()):.4g} instead.")
+        if name.endswith("log_prior") and not abs(float(value.logsumexp(0))) < 1e-3:
+            raise InputError(f"The learned tensor {name!r} must be the logarithm of shares that add up to 1.")
+        triangular = covariance == "full" and name.endswith("whitening")
+        if triangular and (value.triu(1).any() or not (value.diagonal(dim1=1, dim2=2) > 0).all()):
+            raise InputError(f"The learned tensor {name!r} must be lower triangular, with a diagonal above 0.")
+    buffers = {name.removeprefix("scorer."): value for name, value in tensors.items() if name.startswith("scorer.")}
+    transform = nn.Identity()
+    if mapped:
+        basis = tensors.get("transform.basis")
+        transform = AffineMap(
+            tensors["transform.centre"].clone(),
+            tensors["transform.scale"].clone(),
+            None if basis is None else basis.clone(),
+        )
+    return covariance, _Factors(transform, scorer_type(covariance).from_buffers(buffers))
+
+
+def _clamped(exact: Tensor, like: Tensor) -> Tensor:
+    """Scores whose squared distances overflow single precision: its largest number instead of infinity and NaN."""
+    limit = torch.finfo(torch.float32).max
+    return exact.clamp(-limit, limit).to(like)
 
 
 def _with_double(device: torch.device) -> torch.device:
@@ -415,18 +672,65 @@ def _transformed(density: GaussianDensity) -> tuple[nn.Module, ClassMoments]:
     return transform, transform.moments(moments)
 
 
-def _blend(density: GaussianDensity, moments: ClassMoments, ridge: float | None = None) -> Blend:
-    """The coefficients of the covariances, with an absolute ridge in place of the relative one where it is given."""
-    coefficients = blend(
-        *summarise(density.covariance, moments),
+def _blend(density: GaussianDensity, moments: ClassMoments) -> Blend:
+    """The coefficients of the covariances."""
+    return blend(
+        *summarise(density.covariance_, moments),
         density.shrinkage,
-        shared=density.covariance == "shared",
-        prior_samples={"diagonal": 1, "low_rank": density.rank}.get(density.covariance, moments.dim),
-        regularization=density.regularization if ridge is None else 0.0,
+        shared=density.covariance_ == "shared",
+        prior_samples={"diagonal": 1, "low_rank": density.rank}.get(density.covariance_, moments.dim),
+        regularization=density.regularization,
     )
-    if ridge is None:
-        return coefficients
-    return replace(coefficients, ridge=coefficients.ridge + ridge, regularization=ridge)
+
+
+def _affordable_covariance(
+    density: GaussianDensity,
+    num_classes: int,
+    dim: int,
+    device: torch.device,
+    expected_samples: int | None,
+    decided: Covariance | None,
+) -> Covariance:
+    """The covariance to fit, within memory: what was asked for or decided earlier, or what "auto" decides now."""
+    may_choose = density.covariance == "auto" and decided in (None, "full") and num_classes > 1
+    may_choose = may_choose and density.shrinkage != "ledoit_wolf"  # which needs whole matrices
+    covariance = decided or ("full" if density.covariance == "auto" else density.covariance)
+    available = available_memory(device)
+
+    def needed(covariance: Covariance) -> int:
+        return memory_needed(covariance, num_classes, dim, density.rank, pca=density.pca is not None)
+
+    kept = min(dim, density.pca) if isinstance(density.pca, int) else dim
+    per_class = (expected_samples or 0) / num_classes
+    if may_choose and decided is None and 0 < per_class < FEWEST_PER_FEATURE * kept:
+        covariance = "shared"
+        warnings.warn(
+            f"All classes share one covariance (covariance='auto'): {expected_samples:,} samples of {num_classes:,} "
+            f"classes are {per_class:.3g} per class, too few for {kept:,} features. Ask for covariance='full' to have "
+            "one per class all the same.",
+            FewSamplesWarning,
+            stacklevel=5,
+        )
+    elif may_choose and available is not None and needed("full") > available / 2:
+        covariance = "shared"
+        warnings.warn(
+            f"All classes share one covariance (covariance='auto'): one for each of {num_classes:,} classes with "
+            f"{dim:,} features needs {_gigabytes(needed('full'))}, and {_gigabytes(available)} are available. "
+            "covariance='low_rank' has one per class in less memory.",
+            CovarianceWarning,
+            stacklevel=5,
+        )
+    if available is not None and needed(covariance) > available:
+        raise OutOfMemoryError(
+            f"covariance={covariance!r} for {num_classes:,} classes with {dim:,} features needs "
+            f"{_gigabytes(needed(covariance))}, and {_gigabytes(available)} are available. Use covariance='shared' "
+            f"({_gigabytes(needed('shared'))}), 'low_rank' with a smaller rank, 'diagonal', or a narrower layer."
+        )
+    return covariance
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:,.3g} GB"
 
 
 def _check_parameters(density: GaussianDensity) -> None:
@@ -435,8 +739,8 @@ def _check_parameters(density: GaussianDensity) -> None:
         raise InputError(f"The '{name}' parameter of GaussianDensity must be {wanted}. Got {value!r} instead.")
 
     shrinkage, pca, number = density.shrinkage, density.pca, (int, float)
-    if density.covariance not in COVARIANCES:
-        refuse("covariance", f"one of {', '.join(map(repr, COVARIANCES))}")
+    if density.covariance not in ("auto", *COVARIANCES):
+        refuse("covariance", f"one of {', '.join(map(repr, ('auto', *COVARIANCES)))}")
     if isinstance(shrinkage, number):
         if not 0 <= shrinkage <= 1:
             refuse("shrinkage", "a float in [0, 1]")
@@ -455,7 +759,9 @@ def _check_parameters(density: GaussianDensity) -> None:
         refuse("pca", "None, a number of components, or a share of the variance between 0 and 1")
     if density.num_classes is not None and (not isinstance(density.num_classes, int) or density.num_classes < 1):
         refuse("num_classes", "None or an integer of at least 1")
-    if shrinkage == "ledoit_wolf" and (density.covariance != "full" or density.standardize or pca is not None):
+    if shrinkage == "ledoit_wolf" and (
+        density.covariance not in ("full", "auto") or density.standardize or pca is not None
+    ):
         raise NotSupportedError(
             f"shrinkage='ledoit_wolf' needs covariance='full' without standardize or pca. Got covariance="
             f"{density.covariance!r}, standardize={density.standardize}, pca={pca}: use shrinkage='oas', which goes "
@@ -481,7 +787,7 @@ def _check_removable(moments: ClassMoments, label: int, rows: Tensor) -> None:
 
 def _warn_of_few_samples(density: GaussianDensity, moments: ClassMoments) -> None:
     few = (moments.count <= moments.dim).nonzero().flatten().tolist()
-    if density.covariance != "full" or not few:
+    if density.covariance_ != "full" or not few:
         return
     named = ", ".join(f"{label} ({int(moments.count[label])} samples)" for label in few[:5])
     consequence = {

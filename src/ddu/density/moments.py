@@ -9,6 +9,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -73,6 +74,11 @@ class SketchedScatter(ScatterForm):
     """
 
     test_matrix: Tensor
+
+    @cached_property
+    def span(self) -> Tensor:
+        """An orthonormal basis of the columns of Ω, (feature, size)."""
+        return torch.linalg.qr(self.test_matrix).Q
 
     @classmethod
     def of_size(cls, dim: int, size: int) -> "SketchedScatter":
@@ -182,6 +188,13 @@ class ClassMoments:
                 total.quarts[0] += quarts
         return total
 
+    def pooled(self) -> "ClassMoments":
+        """The same moments with the sum of the full scatter matrices alone."""
+        pooled = copy.copy(self)
+        pooled.form = PooledScatter()
+        pooled.scatter = self.scatter.sum(0, keepdim=True)
+        return pooled
+
     def resize(self, num_classes: int) -> None:
         """Makes room for more classes, or drops the last ones where they are empty."""
         if num_classes == self.num_classes:
@@ -191,6 +204,13 @@ class ClassMoments:
             kept = getattr(self, name)[: len(tensor)]
             tensor[: len(kept)] = kept
         self.__dict__.update(resized.__dict__)
+
+    def select(self, classes: list[int]) -> None:
+        """Keeps these classes alone, in this order; a pooled scatter stays, so that the others must be empty."""
+        known = self.num_classes
+        for name, tensor in self.tensors().items():
+            if len(tensor) == known or name != "scatter":
+                setattr(self, name, tensor[classes])
 
     def to(self, device: torch.device | str) -> "ClassMoments":
         """The same moments on another device."""

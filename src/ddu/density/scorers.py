@@ -1,32 +1,51 @@
 """Log-densities of many points under one Gaussian per class: whitened once, scored with matrix products only.
 
 A scorer is an `nn.Module` whose buffers are everything it needs, in the dtype and on the device it scores in. None of
-them solves a linear system or forms a d × d matrix it was not given, so they can be exported as they are.
+them solves a linear system or forms a d × d matrix it was not given. Called as a module, it computes the same in steps
+that do not depend on the data, as an exported graph does.
 """
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
 LOG_2PI = math.log(2 * math.pi)
 
-# Whitened coordinates that decide which classes are worth the rest
-_BOUND_ROWS = 64
+# A full covariance is bounded by at most so many whitened coordinates, and by no more than an eighth of all. With fewer
+# features the bound is no longer cheap beside the distance itself
+_MOST_BOUND_ROWS = 64
+_FEATURES_PER_BOUND_ROW = 8
+_FEWEST_FEATURES = 256
+
+# Numbers of differences to class means that are held at a time: as many as a cache has room for
+_BLOCK = 2**18
 
 
 class Scorer(nn.Module, ABC):
-    """Scores points under all classes."""
+    """Scores points under all classes, and under a background of one Gaussian if it has one."""
 
     log_prior: Tensor
     log_norm: Tensor
+    background: "Scorer | None"
 
     def __init__(self, log_prior: Tensor, **buffers: Tensor):
         super().__init__()
-        self.register_buffer("log_prior", log_prior)
-        for name, value in buffers.items():
-            self.register_buffer(name, value)
+        for name, value in {"log_prior": log_prior, **buffers}.items():
+            # Products of other layouts differ in the last digit, and files keep none
+            self.register_buffer(name, value.contiguous())
+        self.background = None
+
+    @classmethod
+    def from_buffers(cls, buffers: dict[str, Tensor]) -> "Scorer":
+        """A scorer from what `state_dict` gave, without factorising anything."""
+        scorer = cls.__new__(cls)
+        Scorer.__init__(scorer, **{name: value for name, value in buffers.items() if "." not in name})
+        background = {name.removeprefix("background."): value for name, value in buffers.items() if "." in name}
+        scorer.background = cls.from_buffers(background) if background else None
+        return scorer
 
     @abstractmethod
     def mahalanobis(self, z: Tensor) -> Tensor:
@@ -40,9 +59,44 @@ class Scorer(nn.Module, ABC):
         """log Σ_c π_c p(z | c), (batch,)."""
         return torch.logsumexp(self.class_log_density(z) + self.log_prior, dim=1)
 
-    def forward(self, z: Tensor) -> Tensor:
-        """The log-density, without shortcuts that depend on the data: this is what gets exported."""
-        return Scorer.log_density(self, z)
+    @abstractmethod
+    def graph_mahalanobis(self, z: Tensor) -> Tensor:
+        """`mahalanobis` as a graph computes it: one product for all classes, and squares that cannot overflow."""
+
+    def graph_relative_mahalanobis(self, z: Tensor) -> Tensor:
+        """`relative_mahalanobis` likewise."""
+        assert self.background is not None
+        return self.graph_mahalanobis(z) - self.background.graph_mahalanobis(z)
+
+    def forward(self, z: Tensor, *, relative: bool = False) -> Tensor:
+        """The log-density, or that relative to the background, (batch,), in double precision: what gets exported."""
+        offset = (self.log_norm + self.log_prior).double()
+        if not relative:
+            return torch.logsumexp(offset - 0.5 * self.graph_mahalanobis(z), dim=1)
+        offset = offset - self._background_log_norm().double()
+        return torch.logsumexp(offset - 0.5 * self.graph_relative_mahalanobis(z), dim=1)
+
+    def _background_log_norm(self) -> Tensor:
+        assert self.background is not None
+        return self.background.log_norm
+
+    def background_mahalanobis(self, z: Tensor) -> Tensor:
+        """Squared Mahalanobis distance to the background, (batch,)."""
+        assert self.background is not None
+        return self.background.mahalanobis(z).squeeze(1)
+
+    def background_log_density(self, z: Tensor) -> Tensor:
+        """log q₀(z) of the background, (batch,)."""
+        assert self.background is not None
+        return self.background.log_density(z)
+
+    def relative_mahalanobis(self, z: Tensor) -> Tensor:
+        """Squared distances to the classes less that to the background, (batch, class)."""
+        return self.mahalanobis(z) - self.background_mahalanobis(z)[:, None]
+
+    def relative_log_density(self, z: Tensor) -> Tensor:
+        """log Σ_c π_c p(z | c) - log q₀(z), (batch,)."""
+        return self.log_density(z) - self.background_log_density(z)
 
 
 class DiagonalScorer(Scorer):
@@ -59,35 +113,87 @@ class DiagonalScorer(Scorer):
         pairs = zip(self.mean, self.inverse_std, strict=True)
         return torch.stack([((z - mean) * scale).square().sum(1) for mean, scale in pairs], dim=1)
 
+    def graph_mahalanobis(self, z: Tensor) -> Tensor:
+        return _squared_lengths((z[:, None] - self.mean) * self.inverse_std)
+
 
 class SharedScorer(Scorer):
-    """One covariance for all classes: after one whitening, distances to the class means are Euclidean."""
+    """One covariance for all classes: after one whitening, distances to the class means are Euclidean.
+
+    With a background, the Gaussian of covariance Σ + B with B the covariance of the class means, points are whitened by
+    the A that has A Σ Aᵀ = I and A B Aᵀ = diag(b), largest first. Beyond the first C - 1 coordinates b is zero and all
+    means are equal, so that classes and background cancel there: differences between them need the first ones alone.
+    """
 
     centre: Tensor
     whitening: Tensor
     mean: Tensor
+    inverse_std: Tensor
+    background_log_norm: Tensor
 
-    def __init__(self, log_prior: Tensor, mean: Tensor, covariance: Tensor):
+    def __init__(self, log_prior: Tensor, mean: Tensor, covariance: Tensor, *, background: bool = False):
         factor = _cholesky(covariance)
-        whitening = _inverse_of_triangular(factor)
-        centre = mean.mean(0)
         log_norm = -factor.diagonal().log().sum() - 0.5 * mean.shape[1] * LOG_2PI
+        weight = log_prior.exp()
+        # The mean of the background, so that the background lies at the origin
+        centre = weight @ mean
+        buffers = {}
+        if background:
+            whitening, variance = _discriminant_basis(mean - centre, factor, weight)
+            spread = 1 + variance[: len(mean) - 1]
+            buffers = {"inverse_std": spread.rsqrt(), "background_log_norm": log_norm - 0.5 * spread.log().sum()}
+        else:
+            whitening = _inverse_of_triangular(factor)
         super().__init__(
             log_prior,
             centre=centre,
             whitening=whitening,
             mean=(mean - centre) @ whitening.T,
             log_norm=log_norm.expand(len(mean)).clone(),
+            **buffers,
         )
 
     def mahalanobis(self, z: Tensor) -> Tensor:
+        return _squared_distances((z - self.centre) @ self.whitening.T, self.mean)
+
+    def background_mahalanobis(self, z: Tensor) -> Tensor:
         white = (z - self.centre) @ self.whitening.T
-        # |a - b|² by differences: |a|² - 2ab + |b|² would cancel
-        return torch.cdist(white, self.mean, compute_mode="donot_use_mm_for_euclid_dist").square()
+        differing = len(self.inverse_std)
+        return (white[:, :differing] * self.inverse_std).square().sum(1) + white[:, differing:].square().sum(1)
+
+    def background_log_density(self, z: Tensor) -> Tensor:
+        return self.background_log_norm - 0.5 * self.background_mahalanobis(z)
+
+    def relative_mahalanobis(self, z: Tensor) -> Tensor:
+        differing = len(self.inverse_std)
+        white = (z - self.centre) @ self.whitening[:differing].T
+        background = (white * self.inverse_std).square().sum(1, keepdim=True)
+        return _squared_distances(white, self.mean[:, :differing]) - background
+
+    def relative_log_density(self, z: Tensor) -> Tensor:
+        offset = self.log_norm + self.log_prior - self.background_log_norm
+        return torch.logsumexp(offset - 0.5 * self.relative_mahalanobis(z), dim=1)
+
+    def graph_mahalanobis(self, z: Tensor) -> Tensor:
+        return _expanded_distances((z - self.centre) @ self.whitening.T, self.mean)
+
+    def graph_relative_mahalanobis(self, z: Tensor) -> Tensor:
+        differing = len(self.inverse_std)
+        white = (z - self.centre) @ self.whitening[:differing].T
+        background = _squared_lengths(white * self.inverse_std)[:, None]
+        return _expanded_distances(white, self.mean[:, :differing]) - background
+
+    def _background_log_norm(self) -> Tensor:
+        return self.background_log_norm
 
 
 class LowRankScorer(Scorer):
-    """Σ_c = U diag(λ) Uᵀ + σ² (I - U Uᵀ): r principal directions and an isotropic rest, never a d × d matrix."""
+    """Σ_c = U diag(λ) Uᵀ + σ² (I - U Uᵀ): r principal directions and an isotropic rest, never a d × d matrix.
+
+    A distance is |λ^-½ Uᵀδ|² + |δ - U Uᵀδ|² / σ² with δ = z - μ_c. The vector in the second term is half of the work.
+    Its length is known from |δ|² - |Uᵀδ|² but for rounding, so `log_density` works it out for those classes alone that
+    could, within rounding, change the sum.
+    """
 
     mean: Tensor
     directions: Tensor
@@ -108,15 +214,53 @@ class LowRankScorer(Scorer):
 
     def mahalanobis(self, z: Tensor) -> Tensor:
         distances = []
-        for mean, basis, scale, inverse in zip(
-            self.mean, self.directions, self.inverse_std, self.inverse_rest, strict=True
-        ):
-            delta = z - mean
-            along = delta @ basis
-            # The rest as a vector: |delta|² - |along|² would cancel
-            across = torch.addmm(delta, along, basis.T, alpha=-1)
-            distances.append((along * scale).square().sum(1) + across.square().sum(1) * inverse)
-        return torch.stack(distances, dim=1)
+        for block in _blocks(self.mean, z.numel()):
+            delta, along, near = self._along(z, block)
+            distances.append(near + self._rest(block, delta, along))
+        return torch.cat(distances).T
+
+    def log_density(self, z: Tensor) -> Tensor:
+        num_classes, dim = self.mean.shape
+        offset, margin = self.log_norm + self.log_prior, _margin(num_classes, z.dtype)
+        # |δ|² = |z|² + |μ|² - 2 zμ about the mean of the means, less what rounding may add to it and take off |Uᵀδ|²
+        points, means = z - self.mean.mean(0), self.mean - self.mean.mean(0)
+        sizes = _squared_norms(means)[:, None] + _squared_norms(points)
+        slack = 8 * math.sqrt(dim) * torch.finfo(z.dtype).eps
+        lengths = torch.addmm(sizes, means, points.T, beta=1 - slack, alpha=-2)
+        joint = torch.full((num_classes, len(z)), -math.inf, dtype=z.dtype, device=z.device)
+        best = joint[0]
+        for block in _blocks(self.mean, z.numel()):
+            delta, along, near = self._along(z, block)
+            rest = (lengths[block] - _squared_norms(along)).clamp(min=0) * self.inverse_rest[block, None]
+            bound = offset[block, None] - 0.5 * (near + rest)
+            wanted = bound >= best - margin
+            if wanted.sum() > wanted.numel() / 2:
+                joint[block] = offset[block, None] - 0.5 * (near + self._rest(block, delta, along))
+            else:
+                for index, rows in _wanted(wanted):
+                    label = slice(block.start + index, block.start + index + 1)
+                    rest = self._rest(label, delta[index, rows][None], along[index, rows][None])
+                    joint[label, rows] = offset[label, None] - 0.5 * (near[index, rows] + rest)
+            best = torch.maximum(best, joint[block].amax(0))
+        return torch.logsumexp(joint, dim=0)
+
+    def _along(self, z: Tensor, block: slice) -> tuple[Tensor, Tensor, Tensor]:
+        """δ and Uᵀδ of some classes, (class, batch, ...), and the part of the distances along the directions."""
+        delta = z - self.mean[block, None]
+        along = delta @ self.directions[block]
+        return delta, along, _squared_norms(along * self.inverse_std[block, None])
+
+    def _rest(self, block: slice, delta: Tensor, along: Tensor) -> Tensor:
+        """|δ - U Uᵀδ|² / σ², (class, batch): as the length of a vector, since |δ|² - |Uᵀδ|² would cancel."""
+        across = torch.baddbmm(delta, along, self.directions[block].mT, alpha=-1)
+        return _squared_norms(across) * self.inverse_rest[block, None]
+
+    def graph_mahalanobis(self, z: Tensor) -> Tensor:
+        delta = z - self.mean[:, None]  # (class, batch, feature)
+        along = delta @ self.directions
+        across = delta - along @ self.directions.mT
+        rest = _squared_lengths(across) * self.inverse_rest.double()[:, None]
+        return (_squared_lengths(along * self.inverse_std[:, None]) + rest).T
 
 
 class FullScorer(Scorer):
@@ -139,7 +283,9 @@ class FullScorer(Scorer):
 
     def __init__(self, log_prior: Tensor, mean: Tensor, covariance: Tensor):
         centre = log_prior.exp() @ mean
-        basis, log_det_basis = _discriminant_basis(mean - centre, covariance, log_prior.exp())
+        pooled = _cholesky(torch.tensordot(log_prior.exp(), covariance, dims=1))
+        basis, _ = _discriminant_basis(mean - centre, pooled, log_prior.exp())
+        log_det_basis = -pooled.diagonal().log().sum()
         whitening = torch.empty_like(covariance)
         log_norm = torch.empty_like(log_prior)
         for label, sigma in enumerate(covariance):
@@ -158,44 +304,93 @@ class FullScorer(Scorer):
     def mahalanobis(self, z: Tensor) -> Tensor:
         return self._distances((z - self.centre) @ self.basis.T)
 
+    def graph_mahalanobis(self, z: Tensor) -> Tensor:
+        x = (z - self.centre) @ self.basis.T
+        return _squared_lengths((x - self.mean[:, None]) @ self.whitening.mT).T
+
     def log_density(self, z: Tensor) -> Tensor:
         num_classes, dim = self.mean.shape
         x = (z - self.centre) @ self.basis.T
         offset = self.log_norm + self.log_prior
-        if dim < 2 * _BOUND_ROWS or num_classes < 3:
+        if dim < _FEWEST_FEATURES or num_classes < 3:
             return torch.logsumexp(offset - 0.5 * self._distances(x), dim=1)
 
-        bound = offset - 0.5 * self._distances(x, _BOUND_ROWS)  # above the true value
+        bound = offset - 0.5 * self._distances(x, self.bound_rows)  # above the true value
+        margin = _margin(num_classes, x.dtype)
+        # No true value is above the largest bound, so these are needed whatever the true values are
+        likely = bound >= bound.amax(1, keepdim=True) - margin
+        if likely.sum() > likely.numel() / 2:
+            return torch.logsumexp(offset - 0.5 * self._distances(x), dim=1)
         joint = torch.full_like(bound, -math.inf)
-        likeliest = torch.nn.functional.one_hot(bound.argmax(1), num_classes).bool()
-        self._fill(joint, x, offset, likeliest)
-        # C terms below eps / C of the largest cannot change the sum
-        margin = math.log(num_classes) - math.log(torch.finfo(x.dtype).eps)
-        contender = bound > joint.amax(1, keepdim=True) - margin
-        self._fill(joint, x, offset, contender & ~likeliest)
+        self._fill(joint, x, offset, likely)
+        contender = bound >= joint.amax(1, keepdim=True) - margin
+        self._fill(joint, x, offset, contender & ~likely)
         return torch.logsumexp(joint, dim=1)
+
+    @property
+    def bound_rows(self) -> int:
+        """How many whitened coordinates decide which classes are worth the rest; the means differ in C - 1."""
+        num_classes, dim = self.mean.shape
+        return min(max(num_classes - 1, 16), _MOST_BOUND_ROWS, dim // _FEATURES_PER_BOUND_ROW)
 
     def _distances(self, x: Tensor, rows: int | None = None) -> Tensor:
         """Squared lengths of the first `rows` whitened coordinates, (batch, class)."""
         x, mean, whitening = x[:, :rows], self.mean[:, :rows], self.whitening[:, :rows, :rows]
-        pairs = zip(mean, whitening, strict=True)
-        return torch.stack([((x - centre) @ white.T).square().sum(1) for centre, white in pairs], dim=1)
+        white = ((x - mean[block, None]) @ whitening[block].mT for block in _blocks(mean, x.numel()))
+        return torch.cat([_squared_norms(one) for one in white]).T
 
     def _fill(self, joint: Tensor, x: Tensor, offset: Tensor, wanted: Tensor) -> None:
-        for label in wanted.any(0).nonzero().flatten().tolist():
-            index = wanted[:, label].nonzero().flatten()
-            white = (x[index] - self.mean[label]) @ self.whitening[label].T
-            joint[index, label] = offset[label] - 0.5 * white.square().sum(1)
+        for label, rows in _wanted(wanted.T):
+            white = (x[rows] - self.mean[label]) @ self.whitening[label].T
+            joint[rows, label] = offset[label] - 0.5 * _squared_norms(white)
 
 
-def _discriminant_basis(mean: Tensor, covariance: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """A and log |det A| with A P Aᵀ = I for the pooled covariance P, and A B Aᵀ diagonal, descending, for the means."""
-    pooled = torch.tensordot(weight, covariance, dims=1)
-    factor = _cholesky(pooled)
+def _margin(num_classes: int, dtype: torch.dtype) -> float:
+    """How far below the largest of C terms another counts for nothing: C of eps / C are below rounding in the sum."""
+    return math.log(num_classes) - math.log(torch.finfo(dtype).eps)
+
+
+def _blocks(mean: Tensor, points: int) -> Iterator[slice]:
+    """The classes, so many at a time that their differences to points of so many numbers stay in the cache."""
+    step = max(_BLOCK // max(points, 1), 1)
+    return (slice(start, start + step) for start in range(0, len(mean), step))
+
+
+def _wanted(pairs: Tensor) -> Iterator[tuple[int, Tensor | slice]]:
+    """The classes of a mask (class, batch) that any point wants, and the rows of those points."""
+    for label, count in enumerate(pairs.sum(1).tolist()):
+        if count:
+            yield label, slice(None) if count == pairs.shape[1] else pairs[label].nonzero().flatten()
+
+
+def _discriminant_basis(mean: Tensor, factor: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A with A L Lᵀ Aᵀ = I for the factor L of a covariance, and A B Aᵀ = diag(b), descending, for the means; and b."""
     white_mean = torch.linalg.solve_triangular(factor, mean.T, upper=False) * weight.sqrt()
-    rotation = torch.linalg.svd(white_mean, full_matrices=True).U
-    basis = torch.linalg.solve_triangular(factor.T, rotation, upper=True).T
-    return basis, -factor.diagonal().log().sum()
+    rotation, singular, _ = torch.linalg.svd(white_mean, full_matrices=True)
+    return torch.linalg.solve_triangular(factor.T, rotation, upper=True).T, singular.square()
+
+
+def _squared_distances(points: Tensor, means: Tensor) -> Tensor:
+    """|a - b|² by differences, (batch, class): |a|² - 2ab + |b|² would cancel."""
+    return torch.cdist(points, means, compute_mode="donot_use_mm_for_euclid_dist").square()
+
+
+def _squared_norms(vectors: Tensor) -> Tensor:
+    """Σ x² over the last axis."""
+    return vectors.square().sum(-1)
+
+
+def _squared_lengths(vectors: Tensor) -> Tensor:
+    """Σ x² over the last axis, in double precision; infinite where single precision has lost its way."""
+    squares = vectors.double().square().sum(-1)
+    return torch.where(squares.isnan(), torch.inf, squares)
+
+
+def _expanded_distances(points: Tensor, means: Tensor) -> Tensor:
+    """|a|² - 2ab + |b|², (batch, class): by one product, in double precision, where what cancels leaves enough."""
+    a, b = points.double(), means.double()
+    distances = _squared_lengths(a)[:, None] - 2 * a @ b.T + b.square().sum(1)
+    return torch.where(distances.isnan(), torch.inf, distances).clamp(min=0)
 
 
 def _cholesky(matrix: Tensor) -> Tensor:

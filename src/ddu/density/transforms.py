@@ -13,6 +13,13 @@ from torch import Tensor, nn
 from ddu.density.moments import ClassMoments, FullScatter, PooledScatter, SketchedScatter
 
 
+def unit_length(z: Tensor) -> Tensor:
+    """Feature vectors scaled to unit length; zeros stay zeros."""
+    # By the largest entry first: in single precision the squares of large features overflow
+    largest = z.abs().amax(1, keepdim=True)
+    return torch.nn.functional.normalize(z / torch.where(largest > 0, largest, 1.0), dim=1)
+
+
 class AffineMap(nn.Module):
     """z ↦ A (s ∘ (z - m)), with A optional."""
 
@@ -24,7 +31,7 @@ class AffineMap(nn.Module):
         super().__init__()
         self.register_buffer("centre", centre)
         self.register_buffer("scale", scale)
-        self.register_buffer("basis", basis)
+        self.register_buffer("basis", None if basis is None else basis.contiguous())
 
     def forward(self, z: Tensor) -> Tensor:
         z = (z - self.centre) * self.scale

@@ -8,6 +8,7 @@ from torch import nn
 from ddu.artifacts import load_artifact
 from ddu.detectors.base import BaseDetector as BaseDetector
 from ddu.detectors.base import Evidence as Evidence
+from ddu.detectors.base import join_evidence as join_evidence
 from ddu.detectors.ddu import DDU as DDU
 from ddu.detectors.duq import DUQ as DUQ
 from ddu.detectors.energy import Energy as Energy
@@ -34,7 +35,7 @@ from ddu.detectors.registry import register as register
 from ddu.detectors.sngp import SNGP as SNGP
 from ddu.detectors.softmax import Softmax as Softmax
 from ddu.errors import ArtifactError, InputError, LayerError, NotSupportedError
-from ddu.features import FeatureSource, FeatureTap
+from ddu.features import FeatureSource
 
 __all__ = [
     "DDU",
@@ -55,6 +56,7 @@ __all__ = [
     "find_method",
     "find_network_kind",
     "from_pytorch_ood",
+    "join_evidence",
     "join_members",
     "list_methods",
     "list_pytorch_ood",
@@ -92,7 +94,7 @@ def load(
     if features is not None:
         if classes[name] is not DDU:
             raise InputError(f"{folder} holds a detector {name!r}, which has no features= to replace.")
-        FeatureTap(network, features)  # or an error that is not the file's
+        DDU(network, features=features)  # or an error that is not the file's
     replaced = {} if features is None else {"features": features}
     try:
         return classes[name].restore(content, tensors, network, strict=strict, **replaced)

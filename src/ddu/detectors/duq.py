@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from ddu.detectors.base import BaseDetector, Evidence, find_layer
+from ddu.detectors.base import BaseDetector, Evidence
 from ddu.features import FeatureBatch, FeatureTap
+from ddu.features.locate import find_layer
 from ddu.layers import RBFHead
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from torch import nn
+from torch import Tensor, nn
 
 from ddu.detectors.base import BaseDetector, Evidence
 from ddu.features import FeatureBatch, LogitsTap
@@ -29,5 +29,19 @@ class Energy(BaseDetector):
     def __init__(self, model: nn.Module, *, class_names: Sequence[str] | None = None):
         super().__init__(LogitsTap(model), class_names)
 
+    @property
+    def needs_energy(self) -> bool:
+        """Always."""
+        return True
+
     def _evidence(self, batch: FeatureBatch) -> Evidence:
         return Evidence(batch.logits, energy(batch.logits.float()))
+
+    def graph(self) -> nn.Module:
+        """The score as a module that can be exported."""
+        return _EnergyGraph()
+
+
+class _EnergyGraph(nn.Module):
+    def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        return energy(logits)[:, None]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ddu.artifacts import load_artifact
-from ddu.detectors.base import BaseDetector, Evidence
+from ddu.detectors.base import INPUTS, KEPT, BaseDetector, Evidence
 from ddu.errors import ArtifactError, InputError
 from ddu.features import FeatureBatch, LogitsTap, unwrapped
 from ddu.features.forward import check_logits
@@ -143,6 +143,8 @@ def load_members(folder: str | os.PathLike[str], make_model: Callable[[], nn.Mod
         raise ArtifactError(f"{folder} holds a detector {content['detector']!r}, which has no members to load.")
     weights: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
+        if name.startswith((KEPT, INPUTS)):
+            continue
         member, _, own_name = name.partition(".")
         if not re.fullmatch("[0-9]{1,9}", member):
             raise ArtifactError(

@@ -3,21 +3,24 @@
 Differences from the original: several layers are averaged without weights learned from other data, since no unfamiliar
 data is needed then; and the step along the input gradient is one for all layers, along their average.
 
-The relative form is Ren et al., "A simple fix to Mahalanobis distance for improving near-OOD detection", 2021.
+The relative form is Ren et al., "A simple fix to Mahalanobis distance for improving near-OOD detection", 2021. Both
+papers divide scatter by n; here the shared covariance divides by n - C, and the background adds the covariance of the
+class means to it, so that the two cancel wherever the means do not differ.
 """
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
-from ddu.density import GaussianDensity
-from ddu.detectors.base import BaseDetector, Evidence, labels_of
-from ddu.errors import FeatureError, InputError
+from ddu.density import DensityGraph, GaussianDensity
+from ddu.detectors.base import BaseDetector, Evidence
+from ddu.detectors.labels import labels_of
+from ddu.detectors.score import split_names
+from ddu.errors import FeatureError, InputError, NotSupportedError
 from ddu.features import FeatureBatch, FeatureSource, LayersTap
-from ddu.messages import check_name
 
 
 class Mahalanobis(BaseDetector):
@@ -29,10 +32,12 @@ class Mahalanobis(BaseDetector):
 
     Args:
         model: Any classifier that returns logits.
-        layers: The layers to take features from, by name or as modules; by default what the last linear layer sees.
-        relative: Subtract the squared distance to one Gaussian of all data, instead of d.
+        layers: The layers to take features from, by name or as modules, or `"stages"`, as `LayersTap` takes them; by
+            default what the last linear layer sees.
+        relative: Subtract the squared distance to one Gaussian of all classes, instead of d.
         perturbation: Step of the inputs against the sign of the score's gradient, which familiar inputs follow further
             than others. It costs a backward and a second forward pass, and is in the units of the inputs.
+        classes: Those of the model's classes that the data has, as for `DDU`.
         class_names: Names for the classes, for printing.
 
     Attributes:
@@ -54,13 +59,17 @@ class Mahalanobis(BaseDetector):
         self,
         model: nn.Module,
         *,
-        layers: Sequence[FeatureSource] | None = None,
+        layers: Sequence[FeatureSource] | Literal["stages"] | None = None,
         relative: bool = False,
         perturbation: float = 0.0,
+        classes: Sequence[int] | None = None,
         class_names: Sequence[str] | None = None,
     ):
-        if layers is not None and (not isinstance(layers, Sequence) or isinstance(layers, str) or not layers):
-            raise InputError(f"The 'layers' parameter of Mahalanobis must be a list of layers. Got {layers!r} instead.")
+        is_list = isinstance(layers, Sequence) and not isinstance(layers, str) and len(layers) > 0
+        if not is_list and layers not in (None, "stages"):
+            raise InputError(
+                f"The 'layers' parameter of Mahalanobis must be a list of layers or 'stages'. Got {layers!r} instead."
+            )
         if relative not in (True, False):
             raise InputError(
                 f"The 'relative' parameter of Mahalanobis must be True or False. Got {relative!r} instead."
@@ -70,7 +79,7 @@ class Mahalanobis(BaseDetector):
                 f"The 'perturbation' parameter of Mahalanobis must be a float of at least 0. Got {perturbation!r} "
                 "instead."
             )
-        super().__init__(LayersTap(model, [None] if layers is None else layers), class_names)
+        super().__init__(LayersTap(model, [None] if layers is None else layers), class_names, classes)
         self.relative = relative
         self.perturbation = perturbation
         self.densities: list[GaussianDensity] = []
@@ -85,7 +94,7 @@ class Mahalanobis(BaseDetector):
         """Whether it takes a step along the input gradient."""
         return self.perturbation > 0
 
-    def _learn(self, batches: Iterable[FeatureBatch]) -> None:
+    def _collect(self, batches: Iterable[FeatureBatch]) -> "_Layers | None":
         densities: list[GaussianDensity] = []
         for batch in batches:
             parts = batch.features.split(self.tap.widths or batch.features.shape[1], dim=1)
@@ -93,7 +102,13 @@ class Mahalanobis(BaseDetector):
                 densities = [self._density(num_classes=batch.logits.shape[1]) for _ in parts]
             for density, part in zip(densities, parts, strict=True):
                 density.update(part, labels_of(batch))
-        self.densities = [density.prepare() for density in densities]
+        return _Layers(densities) if densities else None
+
+    def _finish(self, collected: "_Layers") -> None:
+        def finish() -> None:
+            self.densities = [density.prepare() for density in collected.densities]
+
+        self._complete(collected.densities, finish)
 
     def _view(self, x: Any) -> FeatureBatch:
         if not self.needs_inputs:
@@ -107,37 +122,42 @@ class Mahalanobis(BaseDetector):
 
     def _score(self, features: Tensor) -> Tensor:
         """The mean over layers of (D² - d) / √(2d), (sample,); differentiable in the features."""
-        moments = [density.moments_ for density in self.densities]
-        # In double precision, since the relative form is a small difference of large distances
-        exact = features.to(moments[0].device, torch.float64)
-        if exact.shape[1] != sum(m.dim for m in moments):
+        widths = [density.num_features_ for density in self.densities]
+        if features.shape[1] != sum(widths):
             raise FeatureError(
-                f"The densities were fitted on {sum(m.dim for m in moments)} features, these have {exact.shape[1]}. "
+                f"The densities were fitted on {sum(widths)} features, these have {features.shape[1]}. "
                 "Use features of the same layers of the same network, or fit again."
             )
         scores = []
-        for density, z in zip(self.densities, exact.split([m.dim for m in moments], dim=1), strict=True):
-            # Both papers divide their scatter by n, not by n - C and n - 1: far out, where both distances are large,
-            # their difference would hang on it
-            count = density.counts_
-            n, dof = count.sum(), count.sum() - len(count)
-            nearest = density.mahalanobis(z).amin(1) * n / dof
-            expected = density.background_mahalanobis(z) * n / (n - 1) if self.relative else z.shape[1]
-            scores.append((nearest - expected) / (2 * z.shape[1]) ** 0.5)
-        return torch.stack(scores).mean(0).float().to(features.device)
+        # In single precision, whatever the model's: so it is what a saved detector scores with
+        for density, z in zip(self.densities, features.float().split(widths, dim=1), strict=True):
+            excess = density.relative_mahalanobis(z) if self.relative else density.mahalanobis(z) - z.shape[1]
+            scores.append(excess.amin(1) / (2 * z.shape[1]) ** 0.5)
+        return torch.stack(scores).mean(0)
+
+    def graph(self) -> nn.Module:
+        """The score as a module that can be exported."""
+        if self.needs_inputs:
+            raise NotSupportedError(
+                f"Mahalanobis with perturbation={self.perturbation:g} takes a step along a gradient, which a graph "
+                "does not have: export one without."
+            )
+        self._need_fit()
+        return _MahalanobisGraph(self.densities)
 
     def _density(self, num_classes: int | None) -> GaussianDensity:
         return GaussianDensity("shared", shrinkage=None, background=self.relative, num_classes=num_classes)
 
     def _options(self) -> dict[str, Any]:
-        places = [tap.place() for tap in self.tap.taps]
-        return {"layers": places, "relative": self.relative, "perturbation": self.perturbation}
+        classes = None if self.classes is None else list(self.classes)
+        options = {"layers": self.tap.place(), "relative": self.relative, "perturbation": self.perturbation}
+        return options | {"classes": classes}
 
     def _tensors(self) -> dict[str, Tensor]:
         return {
             f"{layer}.{name}": tensor
             for layer, density in enumerate(self.densities)
-            for name, tensor in density.state_tensors().items()
+            for name, tensor in density.state_tensors(moments=False, factors=True).items()
         }
 
     def _movable(self) -> Iterable[Any]:
@@ -146,14 +166,37 @@ class Mahalanobis(BaseDetector):
     @classmethod
     def _rebuild(cls, model: nn.Module, options: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         detector = cls(model, **options)
-        parts: dict[str, dict[str, Tensor]] = {str(layer): {} for layer in range(len(detector.tap.taps))}
-        for name, tensor in tensors.items():
-            layer, _, own_name = name.partition(".")
-            check_name(layer, parts, "There must be no layer {name!r} in the learned tensors")
-            parts[layer][own_name] = tensor
+        parts = split_names(tensors, [str(layer) for layer in range(len(detector.tap.taps))], "layer")
         params = detector._density(num_classes=None).get_params()
         for own in parts.values():
             density = GaussianDensity.restore(params, own)
-            density.num_classes = density.moments_.num_classes
+            density.num_classes = len(density.counts_)
             detector.densities.append(density)
         return detector
+
+
+class _Layers(NamedTuple):
+    """The densities of the layers, before they are factorised."""
+
+    densities: list[GaussianDensity]
+
+    def merge(self, other: "_Layers") -> "_Layers":
+        for mine, theirs in zip(self.densities, other.densities, strict=True):
+            mine.merge(theirs)
+        return self
+
+
+class _MahalanobisGraph(nn.Module):
+    def __init__(self, densities: Sequence[GaussianDensity]):
+        super().__init__()
+        self.widths = [density.num_features_ for density in densities]
+        self.densities = nn.ModuleList(density.graph() for density in densities)
+
+    def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        scores = []
+        for density, z in zip(self.densities, features.split(self.widths, dim=1), strict=True):
+            assert isinstance(density, DensityGraph)
+            excess = density.mahalanobis(z) - (0 if density.relative else z.shape[1])
+            scores.append(excess.amin(1) / (2 * z.shape[1]) ** 0.5)
+        limit = torch.finfo(torch.float32).max
+        return torch.stack(scores, 1).mean(1, keepdim=True).clamp(-limit, limit).float()

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
-from ddu.detectors.base import BaseDetector, Evidence, joined, labels_of
+from ddu.detectors.base import BaseDetector, Evidence, joined
 from ddu.detectors.ddu import DDU
+from ddu.detectors.labels import labels_of
+from ddu.distributed import Ranks
 from ddu.errors import InputError, NotFittedError, NotSupportedError
 from ddu.extras import require
 from ddu.features import FeatureBatch, FeatureSource, FeatureTap, LogitsTap, Tap, extract, unwrapped
@@ -244,9 +246,11 @@ class _OnInputs(_Adapter):
         """Always."""
         return True
 
-    def fit(self, loader: Iterable[Any], *, progress: bool | None = None) -> Self:
-        """Fits theirs to batches of (inputs, labels)."""
+    def fit(self, loader: Iterable[Any], *, progress: bool | None = None, ranks: Ranks | None = None) -> Self:
+        """Fits theirs to batches of (inputs, labels), in one process."""
         check_loader(loader)
+        if ranks is not None and ranks.size > 1:
+            self._collect(())  # which refuses
         network = copy.deepcopy(unwrapped(self.model)).eval()
         theirs = self._make({"model": network})
         if theirs.requires_fit:

@@ -19,7 +19,7 @@ from typing import Any
 from torch import nn
 
 from ddu.detectors.base import BaseDetector
-from ddu.detectors.ddu import DDU
+from ddu.detectors.ddu import DDU, PAPER
 from ddu.detectors.duq import DUQ
 from ddu.detectors.energy import Energy
 from ddu.detectors.ensemble import Ensemble
@@ -92,7 +92,10 @@ _MI, _PE, _EE = "mutual_information", "predictive_entropy", "expected_entropy"
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
-        Method("ddu", DDU, "minus the log-density of the features", network=SMOOTH),
+        Method("ddu", DDU, "densities of all stages, and the energy", network=SMOOTH),
+        Method("ddu_paper", DDU, "minus the log-density of the features", PAPER, network=SMOOTH),
+        # Active learning begins with two labels per class, where the paper's covariances are singular
+        Method("density", DDU, "that, with the covariances shrunk", {**PAPER, "density": None}, network=SMOOTH),
         Method("softmax", Softmax, "entropy of the softmax", {"score": "entropy"}),
         Method("confidence", Softmax, "one minus the largest probability", {"score": "confidence"}),
         Method("energy", Energy, "minus the log-sum-exp of the logits"),

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from ddu.density import check_state
-from ddu.detectors.base import BaseDetector, Evidence, find_layer
+from ddu.detectors.base import BaseDetector, Evidence
 from ddu.errors import InputError
 from ddu.features import FeatureBatch, FeatureTap, unwrapped
+from ddu.features.locate import find_layer
 from ddu.layers import GaussianProcessHead, LaplacePosterior, mean_field_logits, monte_carlo_logits
 from ddu.measures import entropy
 
@@ -81,12 +82,15 @@ class SNGP(BaseDetector):
         self._need_fit()
         return self._variance(self.tap(x))
 
-    def _learn(self, batches: Iterable[FeatureBatch]) -> None:
+    def _collect(self, batches: Iterable[FeatureBatch]) -> LaplacePosterior | None:
         posterior: LaplacePosterior | None = None
         for batch in batches:
             posterior = posterior or LaplacePosterior(batch.features.shape[1], self.ridge)
             posterior.update(batch.features)
-        self.posterior = posterior
+        return posterior
+
+    def _finish(self, collected: LaplacePosterior) -> None:
+        self.posterior = collected
 
     def _evidence(self, batch: FeatureBatch) -> Evidence:
         logits, variance = batch.logits.double(), self._variance(batch).double()

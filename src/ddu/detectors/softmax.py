@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-from torch import nn
+from torch import Tensor, nn
 
 from ddu.detectors.base import BaseDetector, Evidence
 from ddu.errors import InputError
@@ -41,10 +41,26 @@ class Softmax(BaseDetector):
         self.score: Score = score
 
     def _evidence(self, batch: FeatureBatch) -> Evidence:
-        # In double precision a network this sure can still be told from a surer one
-        logits = batch.logits.double()
-        epistemic = entropy(logits) if self.score == "entropy" else one_minus_confidence(logits)
-        return Evidence(batch.logits, epistemic.float())
+        return Evidence(batch.logits, _scored(batch.logits, self.score))
+
+    def graph(self) -> nn.Module:
+        """The score as a module that can be exported."""
+        return _SoftmaxGraph(self.score)
 
     def _options(self) -> dict[str, Any]:
         return {"score": self.score}
+
+
+class _SoftmaxGraph(nn.Module):
+    def __init__(self, score: Score):
+        super().__init__()
+        self.score: Score = score
+
+    def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        return _scored(logits, self.score)[:, None]
+
+
+def _scored(logits: Tensor, score: Score) -> Tensor:
+    # In double precision a network this sure can still be told from a surer one
+    exact = logits.double()
+    return (entropy(exact) if score == "entropy" else one_minus_confidence(exact)).float()

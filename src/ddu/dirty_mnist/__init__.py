@@ -5,20 +5,12 @@ make_dirty_mnist("dirty_mnist", train, test)                 # once, in minutes
 inputs, labels, soft_labels, groups = load_dirty("dirty_mnist", "train", train)
 """
 
-from ddu.data.sources.dirty_mnist import SoftLabelled as SoftLabelled
-from ddu.data.sources.dirty_mnist import load_ambiguous as load_ambiguous
-from ddu.data.sources.dirty_mnist import load_dirty as load_dirty
-from ddu.dirty_mnist.make import SCALES as SCALES
-from ddu.dirty_mnist.make import Settings as Settings
-from ddu.dirty_mnist.make import make_dirty_mnist as make_dirty_mnist
-from ddu.dirty_mnist.mixtures import Mixing as Mixing
-from ddu.dirty_mnist.picture import draw_samples as draw_samples
-from ddu.dirty_mnist.quality import Quality as Quality
-from ddu.dirty_mnist.quality import measure_quality as measure_quality
-from ddu.dirty_mnist.quality import read_quality as read_quality
-from ddu.dirty_mnist.selection import FilterResult as FilterResult
-from ddu.dirty_mnist.selection import Filters as Filters
-from ddu.dirty_mnist.selection import Stratification as Stratification
+from ddu.data.sources.dirty_mnist import SoftLabelled, load_ambiguous, load_dirty
+from ddu.dirty_mnist.make import SCALES, Settings, make_dirty_mnist
+from ddu.dirty_mnist.mixtures import Mixing
+from ddu.dirty_mnist.picture import draw_samples
+from ddu.dirty_mnist.quality import Quality, measure_quality, read_quality
+from ddu.dirty_mnist.selection import FilterResult, Filters, Stratification
 
 __all__ = [
     "SCALES",

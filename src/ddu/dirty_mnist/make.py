@@ -10,7 +10,6 @@ training digits only, and the labellers' epochs are chosen by a part of them tha
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
@@ -48,9 +47,10 @@ from ddu.dirty_mnist.selection import (
     stratified,
 )
 from ddu.errors import ArtifactError, InputError
-from ddu.files import write_bytes
+from ddu.files import FilePath, write_bytes
 from ddu.models import Classifier
 from ddu.provenance import versions
+from ddu.resume import one_at_a_time
 from ddu.training import Recipe
 
 _HELD_OUT = 0.1  # of the training digits, to choose the labellers' epochs by
@@ -114,7 +114,7 @@ SCALES = {
 
 
 def make_dirty_mnist(
-    folder: str | os.PathLike[str],
+    folder: FilePath,
     train: ArrayDataset,
     test: ArrayDataset,
     settings: Settings = SCALES["cpu"],
@@ -146,22 +146,19 @@ def make_dirty_mnist(
     as_mnist = DataInfo("mnist", (1, 28, 28), train.info.classes, **SCALE)
     data = {"train": train.like(as_mnist), "test": test.like(as_mnist)}
     pipeline = _Pipeline(Path(folder), data, settings, seed, progress)
-    if has_manifest(pipeline.folder):
-        manifest = read_manifest(pipeline.folder)
-        if manifest["key"] != pipeline.key:
-            raise InputError(
-                f"{folder} holds an Ambiguous-MNIST of other settings, another seed or other digits (its seed is "
-                f"{manifest['seed']}). Choose another folder, or delete that one."
-            )
-        return manifest
-    pipeline.prepare()
-    manifest = pipeline.description() | {"splits": {split: pipeline.make(split) for split in SPLITS}}
-    write_manifest(pipeline.folder, manifest)
-    pipeline.clean_up()
+    if not has_manifest(pipeline.folder):
+        with one_at_a_time(pipeline.folder):
+            pipeline.run()
+    manifest = read_manifest(pipeline.folder)
+    if manifest["key"] != pipeline.key:
+        raise InputError(
+            f"{folder} holds an Ambiguous-MNIST of other settings, another seed or other digits (its seed is "
+            f"{manifest['seed']}). Choose another folder, or delete that one."
+        )
     return manifest
 
 
-def load_autoencoder(folder: str | os.PathLike[str]) -> VAE:
+def load_autoencoder(folder: FilePath) -> VAE:
     """The autoencoder that a set was made with."""
     vae = VAE()
     vae.load_state_dict(read_tensors(Path(folder) / read_manifest(Path(folder))["autoencoder"]))
@@ -202,15 +199,12 @@ class _Pipeline:
     def stages(self) -> Path:
         return self.folder / "stages"
 
-    def prepare(self) -> None:
-        try:
-            self.stages.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise InputError(f"{self.folder} is a file, or inside one, and the set is a folder.") from error
-        except OSError as error:
-            raise InputError(f"Cannot write to {self.folder}: {error.strerror}. Choose another folder.") from error
-
-    def clean_up(self) -> None:
+    def run(self) -> None:
+        """All stages, unless another command finished the set while this one waited for it."""
+        if has_manifest(self.folder):
+            return
+        self.stages.mkdir(exist_ok=True)
+        write_manifest(self.folder, self.description() | {"splits": {split: self.make(split) for split in SPLITS}})
         for chunk in self.stages.glob("mixtures-*"):  # gigabytes at the paper's scale
             chunk.unlink()
 

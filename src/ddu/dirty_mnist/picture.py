@@ -1,12 +1,12 @@
 """A sheet of ambiguous images with their two likeliest labels."""
 
-import os
 from pathlib import Path
 
 import numpy as np
 
 from ddu.data.dirty_mnist_format import numbers, read_arrays
 from ddu.extras import require
+from ddu.files import FilePath
 
 _ZOOM = 3
 _SIDE = 28 * _ZOOM
@@ -15,8 +15,8 @@ _GAP = 6
 
 
 def draw_samples(
-    folder: str | os.PathLike[str],
-    path: str | os.PathLike[str],
+    folder: FilePath,
+    path: FilePath,
     split: str = "test",
     *,
     columns: int = 10,

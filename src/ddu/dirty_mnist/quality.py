@@ -1,7 +1,6 @@
 """Is the set what it should be? A fresh network is asked, which had no part in making it."""
 
 import json
-import os
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from ddu.dirty_mnist.autoencoder import pixel_rows
 from ddu.dirty_mnist.fitting import Progress, adam, train
 from ddu.dirty_mnist.make import load_autoencoder
 from ddu.dirty_mnist.mixtures import Mixer, Mixtures
-from ddu.files import write_json
+from ddu.files import FilePath, write_json
 from ddu.measures import entropy
 from ddu.metrics import accuracy, auroc
 from ddu.training import Recipe
@@ -67,7 +66,7 @@ class Quality:
 
 
 def measure_quality(
-    folder: str | os.PathLike[str],
+    folder: FilePath,
     mnist_train: ArrayDataset,
     mnist_test: ArrayDataset,
     network: nn.Module,
@@ -134,7 +133,7 @@ def measure_quality(
     return quality
 
 
-def read_quality(folder: str | os.PathLike[str]) -> Quality | None:
+def read_quality(folder: FilePath) -> Quality | None:
     """What was measured of the set in a folder, if it was."""
     path = Path(folder) / _FILE
     if not path.is_file():

@@ -5,37 +5,43 @@ rows = comparison.measure("results/mnist")   # trains and measures what is missi
 comparison.write_page("results/mnist")       # tables and figures from the rows alone
 """
 
-from ddu.experiments.compare import Comparison as Comparison
-from ddu.experiments.compare import Contender as Contender
-from ddu.experiments.compare import NetworkSetup as NetworkSetup
-from ddu.experiments.comparison_file import parse_comparison as parse_comparison
-from ddu.experiments.comparison_file import parse_contender as parse_contender
-from ddu.experiments.comparison_file import read_comparison as read_comparison
-from ddu.experiments.cost import measure_cost as measure_cost
-from ddu.experiments.demo import Demo as Demo
-from ddu.experiments.detector_page import write_report as write_report
-from ddu.experiments.detector_tables import average_corruptions as average_corruptions
-from ddu.experiments.detector_tables import cost_ratios as cost_ratios
-from ddu.experiments.detector_tables import summarise as summarise
-from ddu.experiments.detector_tables import to_csv as to_csv
-from ddu.experiments.detector_tables import to_latex as to_latex
-from ddu.experiments.detector_tables import to_markdown as to_markdown
-from ddu.experiments.evaluate import Evaluation as Evaluation
-from ddu.experiments.experiment import Experiment as Experiment
-from ddu.experiments.learning_curves import LearningCurves as LearningCurves
-from ddu.experiments.scores import Judged as Judged
-from ddu.experiments.scores import Scores as Scores
-from ddu.experiments.two_moons import TwoMoons as TwoMoons
+from ddu.experiments.compare import Comparison, Contender, NetworkSetup
+from ddu.experiments.comparison_file import parse_comparison, parse_contender, read_comparison
+from ddu.experiments.demo import Demo
+from ddu.experiments.detector_page import (
+    average_corruptions,
+    cost_ratios,
+    summarise,
+    to_csv,
+    to_latex,
+    to_markdown,
+    write_report,
+)
+from ddu.experiments.evaluate import Evaluation
+from ddu.experiments.experiment import Experiment
+from ddu.experiments.learning_curves import LearningCurves
+from ddu.experiments.measure import measure_cost
+from ddu.experiments.quality import Quality
+from ddu.experiments.reproduction import Judgement, Reproduction
+from ddu.experiments.reproductions import REPRODUCTIONS
+from ddu.experiments.run_report import RunReport
+from ddu.experiments.scores import Judged, Scores
+from ddu.experiments.two_moons import TwoMoons
 
 __all__ = [
+    "REPRODUCTIONS",
     "Comparison",
     "Contender",
     "Demo",
     "Evaluation",
     "Experiment",
     "Judged",
+    "Judgement",
     "LearningCurves",
     "NetworkSetup",
+    "Quality",
+    "Reproduction",
+    "RunReport",
     "Scores",
     "TwoMoons",
     "average_corruptions",

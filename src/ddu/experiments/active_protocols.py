@@ -6,7 +6,6 @@ how networks are trained on CIFAR-10: here as on MNIST, with each label once per
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
@@ -17,6 +16,7 @@ import torch
 
 from ddu import data
 from ddu.data import ArrayDataset
+from ddu.data.registry import Root
 from ddu.errors import InputError
 from ddu.messages import check_name
 from ddu.provenance import fingerprint
@@ -173,7 +173,7 @@ class Source:
         return fingerprint(self.train.digest(), self.test.digest(), self.clean)
 
 
-def read_source(protocol: Protocol, root: str | os.PathLike[str] | None = None) -> Source:
+def read_source(protocol: Protocol, root: Root = None) -> Source:
     """Reads the data of a protocol.
 
     Args:
@@ -265,6 +265,8 @@ def _scaled(samples: ArrayDataset, side: int | None) -> ArrayDataset:
 
 def _with_mixtures(digits: ArrayDataset, count: int) -> ArrayDataset:
     """Digits, and then mixtures of two of them."""
+    if not count:
+        return digits
     mixed = data.mix_pairs(digits.inputs, digits.labels, count, torch.Generator().manual_seed(0))
     both = np.concatenate([digits.inputs, mixed.inputs])
     return ArrayDataset(both, np.concatenate([digits.labels, mixed.labels]), digits.info)

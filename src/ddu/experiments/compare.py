@@ -7,7 +7,6 @@ scores/           what each detector says of each input
 """
 
 import json
-import os
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,22 +19,23 @@ import torch
 from torch import nn
 
 from ddu import data
-from ddu.calibration import conformal_rank
-from ddu.data import DataInfo
+from ddu.data import ArrayDataset, DataInfo
+from ddu.data.registry import Root
 from ddu.detectors import BaseDetector, find_method
 from ddu.errors import DDUError, FeatureError, InputError, LabelError
 from ddu.experiments.detector_page import write_report
-from ddu.experiments.experiment import ROWS, Say
+from ddu.experiments.experiment import ROWS, Say, silent
 from ddu.experiments.measure import SCORES, Maker, Recorder, Subject
-from ddu.experiments.ood_sets import load_ood
-from ddu.experiments.trained import Members, Sets, TrainedNetwork
+from ddu.experiments.reproduction import Work, training_samples
+from ddu.experiments.trained import Members, Sets, TrainedNetwork, limited, load_ood
 from ddu.experiments.training_pool import Job, train_networks
-from ddu.files import write_json
+from ddu.files import FilePath, write_json
 from ddu.messages import check_name
 from ddu.provenance import fingerprint
 from ddu.results import Row, RowFile, latest
 from ddu.resume import one_at_a_time, read_settings, refuse_changes
-from ddu.runs import RunSpec, data_digest, load_run, split_rows
+from ddu.runs import Run, RunSpec, data_digest, load_run, split_rows
+from ddu.runs.spec import PAPER_SETUPS
 from ddu.training import Recipe
 
 COMPARISON, NETWORKS = "comparison.json", "networks"
@@ -45,6 +45,9 @@ _TRIAL = 16
 
 # Seeds of an ensemble's members lie so far apart: 0, 1000, 2000, ... for the seed 0
 _MEMBER_STRIDE = 1000
+
+# Inputs of a test set whose size is not known before it is read
+_USUAL_SET = 10_000
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,7 @@ class Comparison:
         seeds: Every network is trained once per seed.
         limit: Use only so many training samples; None uses all.
         false_alarm_rate: The rate that detectors are calibrated for.
+        inputs: Show at most so many inputs of the test set and of each OoD set; None shows all.
     """
 
     data: str
@@ -112,6 +116,7 @@ class Comparison:
     seeds: tuple[int, ...] = (0,)
     limit: int | None = None
     false_alarm_rate: float = 0.01
+    inputs: int | None = None
 
     def __post_init__(self) -> None:
         for contender in self.detectors:
@@ -128,6 +133,15 @@ class Comparison:
                 f"All networks hold out the same data, and these recipes have {' and '.join(map(str, shares))} as "
                 "validation_share: set it in the recipe of the whole comparison."
             )
+
+    def work(self) -> list[Work]:
+        """The networks of one seed: as many of each as the largest ensemble of them needs."""
+        samples = training_samples(self.data, self.limit)
+        scored = samples + (1 + len(self.ood)) * (self.inputs or _USUAL_SET)
+        members = {name: [one.members for one in self.detectors if one.network == name] for name in self.networks}
+        return [
+            Work(self.spec(name, 0), samples, max(many), self.ood, scored) for name, many in members.items() if many
+        ]
 
     def spec(self, network: str, seed: int, member: int = 0) -> RunSpec:
         """How a network is trained for a seed; members after the first have seeds of their own, and its split."""
@@ -150,17 +164,18 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """Everything that decides the values, as JSON."""
-        return json.loads(json.dumps(asdict(self)))
+        content = json.loads(json.dumps(asdict(self)))
+        return {name: value for name, value in content.items() if (name, value) != ("inputs", None)}
 
     def measure(
         self,
-        folder: str | os.PathLike[str],
+        folder: FilePath,
         *,
-        data_root: str | os.PathLike[str] | None = None,
+        data_root: Root = None,
         workers: int = 1,
         command: str = "",
         progress: bool | None = None,
-        say: Say = lambda words: None,
+        say: Say = silent,
     ) -> list[Row]:
         """Trains the networks and measures the detectors, as far as that has not been done yet.
 
@@ -179,14 +194,13 @@ class Comparison:
             The rows of the comparison, one per key.
         """
         folder = Path(folder)
-        ood = load_ood(self.ood, self.data, data_root)
-        self._try_out(data.info(self.data, root=data_root))
+        ood = self.load_ood(data_root)
+        everything, test = data.load_parts(self.data, root=data_root)
+        held_out = split_rows(self.spec(next(iter(self.networks)), self.seeds[0]), everything)["validation"]
+        self._try_out(everything.info, len(held_out))
         with one_at_a_time(folder):
             self._write_down(folder)
-            everything, test = data.load_parts(self.data, root=data_root)
             rows, digest = RowFile(folder / ROWS), data_digest(everything, test)
-            held_out = split_rows(self.spec(next(iter(self.networks)), self.seeds[0]), everything)["validation"]
-            conformal_rank(len(held_out), self.false_alarm_rate)  # or an error, before anything is trained
             recorder = Recorder(rows, folder / SCORES, self.ood, self.false_alarm_rate, command)
             missing = [
                 (seed, one)
@@ -209,7 +223,12 @@ class Comparison:
                 self._measure_seed(seed, contenders, folder, ood, data_root, recorder, say)
         return self._own(rows)
 
-    def write_page(self, folder: str | os.PathLike[str]) -> list[Path]:
+    def load_ood(self, data_root: Root = None) -> dict[str, ArrayDataset]:
+        """The OoD sets as the networks are shown them, by name."""
+        found = load_ood(self.ood, self.data, data_root)
+        return {name: limited(dataset, self.inputs) for name, dataset in found.items()}
+
+    def write_page(self, folder: FilePath) -> list[Path]:
         """Writes tables and figures of the rows of this comparison beside them."""
         path = Path(folder) / ROWS
         return write_report(path, self._own(RowFile(path)))
@@ -220,7 +239,7 @@ class Comparison:
         contenders: Iterable[Contender],
         folder: Path,
         ood: Sets,
-        data_root: str | os.PathLike[str] | None,
+        data_root: Root,
         recorder: Recorder,
         say: Say,
     ) -> None:
@@ -232,15 +251,25 @@ class Comparison:
         for group in groups.values():
             runs = [load_run(job.folder) for job in self._jobs(group[0], seed, folder)]
             # The split is that of the seed, and the same for all networks
-            sets = sets or {**runs[0].load_data(root=data_root)._asdict(), **ood}
+            sets = sets or {**self._known(runs[0], data_root), **ood}
             for run in runs:
                 networks.setdefault(run.folder, TrainedNetwork(run, sets))
             say(f"Measure {', '.join(one.name for one in group)} on {self.label(group[0])}, seed {seed}")
             found = [networks[run.folder] for run in runs]
-            makers: dict[Subject, Maker] = {
-                self._subject(one, seed, runs[0].digest, runs[0].reductions): one.make for one in group
-            }
-            recorder.record(Members(found) if len(found) > 1 else found[0], makers, say)
+            makers: dict[Subject, Maker] = {self._subject(one, seed, runs[0].digest): one.make for one in group}
+            network = Members(found) if len(found) > 1 else found[0]
+            recorder.record(network, makers, say, reductions=self._reductions(runs[0]))
+
+    def _known(self, run: Run, data_root: Root) -> dict[str, ArrayDataset]:
+        """The training, validation and test sets of a run."""
+        known = run.load_data(root=data_root)._asdict()
+        return {**known, "test": limited(known["test"], self.inputs)}
+
+    def _reductions(self, run: Run) -> str | None:
+        """How the run of a network and what it is shown are smaller than the paper's."""
+        if self.inputs is None or self.data not in PAPER_SETUPS:
+            return run.reductions
+        return "; ".join(filter(None, [run.reductions, f"at most {self.inputs:,} inputs per test set"]))
 
     def _jobs(self, contender: Contender, seed: int, folder: Path) -> list[Job]:
         """The networks that a detector needs."""
@@ -251,11 +280,13 @@ class Comparison:
             for member, name in enumerate(names)
         ]
 
-    def _subject(self, contender: Contender, seed: int, digest: str, reductions: str | None = None) -> Subject:
+    def _subject(self, contender: Contender, seed: int, digest: str) -> Subject:
         run = self.spec(contender.network, seed).fingerprint(digest)
         if contender.options:
             run = fingerprint(run, contender.method, contender.options)
-        return Subject(contender.name, self.label(contender), self.data, seed, run, contender.members, reductions)
+        if self.inputs is not None:
+            run = fingerprint(run, self.inputs)
+        return Subject(contender.name, self.label(contender), self.data, seed, run, contender.members)
 
     def _own(self, rows: RowFile) -> list[Row]:
         """The rows of this comparison, in the order of its detectors; the file may have more detectors or seeds."""
@@ -264,11 +295,11 @@ class Comparison:
         own = [(place, row) for place, row in places if place is not None and row.seed in self.seeds]
         return [row for _, row in sorted(own, key=itemgetter(0))]
 
-    def _try_out(self, info: DataInfo) -> None:
+    def _try_out(self, info: DataInfo, held_out: int) -> None:
         """Puts every detector around an untrained network and shows it noise.
 
-        So wrong options are found before anything is trained. What noise can be blamed for, such as too few samples, is
-        left to the real data.
+        So wrong options, and too few held-out samples, are found before anything is trained. What noise can be blamed
+        for, such as too few training samples, is left to the real data.
         """
         inputs = torch.randn(_TRIAL, *info.shape, generator=torch.Generator().manual_seed(0))
         labels = torch.arange(_TRIAL) % info.num_classes
@@ -278,6 +309,7 @@ class Comparison:
             try:
                 with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore"):
                     detector = contender.make([model] * contender.members if contender.members > 1 else model)
+                    detector.check_held_out(held_out, self.false_alarm_rate)
                     detector.fit([(inputs, labels)], progress=False).evidence(inputs)
             except TypeError as error:
                 raise InputError(f"{contender.name} cannot be made of these options: {error}.") from error

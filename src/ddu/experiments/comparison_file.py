@@ -17,7 +17,6 @@ detectors:
   - ensemble_mi: {members: 3}
 """
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -26,13 +25,14 @@ from typing import Any
 from ddu.detectors import SMOOTH, find_method, network_kinds
 from ddu.errors import InputError
 from ddu.experiments.compare import Comparison, Contender, NetworkSetup
-from ddu.experiments.ood_sets import expand
+from ddu.experiments.trained import expand
 from ddu.extras import require
+from ddu.files import FilePath
 from ddu.messages import check_name
 from ddu.training import Recipe, find_recipe, parse_changes
 
 
-def read_comparison(path: str | os.PathLike[str]) -> Comparison:
+def read_comparison(path: FilePath) -> Comparison:
     """Reads a comparison from a YAML file."""
     yaml = require("yaml", extra="compare", purpose="Reading a comparison")
     try:

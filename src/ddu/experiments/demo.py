@@ -5,15 +5,15 @@
 Its folder has
 
 demo.json        the specification
-run/             the trained network and its detector, an ordinary run: `ddu.runs.load_run("demo/run")`
+run/             the trained network and its detector, an ordinary run: `ddu.runs.load_run("demo/run")`; with examples
+                 for the page of `ddu serve demo/run`
 judgements.npz   what the detector made of every test input, and the inputs of the gallery
 rows.csv         the numbers
 index.html       the page
 """
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,20 +23,24 @@ import torch
 from torch import Generator, Tensor
 
 from ddu import data
+from ddu.data.registry import Root
 from ddu.data.sources.mnist_5k import mixtures
-from ddu.detectors import BaseDetector
+from ddu.detectors import BaseDetector, Evidence
 from ddu.errors import InputError
-from ddu.experiments.experiment import ROWS, Say
+from ddu.examples import MOST, Group, load_examples
+from ddu.experiments.experiment import ROWS, Say, silent
+from ddu.experiments.judging import run_facts, uncertainty_histograms, verdict_shares
+from ddu.experiments.measure import ask
 from ddu.extras import require
-from ddu.files import write_arrays, write_bytes, write_json
-from ddu.measures import entropy
+from ddu.files import FilePath, write_arrays, write_bytes
 from ddu.metrics import accuracy, auroc, expected_calibration_error
-from ddu.report import Card, density_histogram, entropy_histogram, inline_svg, make_cards, render_page
-from ddu.results import Row, RowFile, classification_metrics, false_alarm_metrics, latest, ood_metrics, source
-from ddu.resume import one_at_a_time, read_settings, refuse_changes
+from ddu.report import Card, inline_svg, make_cards, render_page
+from ddu.results import Row, RowFile, classification_metrics, false_alarm_metrics, latest, ood_metrics
+from ddu.resume import keep_settings, one_at_a_time
 from ddu.runs import Run, RunSpec, load_run, train_run
+from ddu.runs.run import DETECTOR
 from ddu.training import RECIPES
-from ddu.types import Prediction, Verdict
+from ddu.types import Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,6 +64,7 @@ COMPARISONS = (
 """Which sets are told apart, and the metric and the OoD set of the rows that say how well."""
 
 _CARDS = 8  # per set in the gallery
+_EXAMPLES = 500  # training digits that the page of the server looks for neighbours among
 
 
 @dataclass(frozen=True)
@@ -88,42 +93,41 @@ class Demo:
         recipe = RECIPES["quick"].with_changes(epochs=self.epochs, batch_size=64, lr=0.1)
         return RunSpec("resnet18", "dirty_mnist_5k", recipe, seed=self.seed, limit=self.limit, options={"width": 0.125})
 
-    def measure(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        data_root: str | os.PathLike[str] | None = None,
-        command: str = "",
-        say: Say = lambda words: None,
-    ) -> list[Row]:
+    def measure(self, folder: FilePath, *, data_root: Root = None, command: str = "", say: Say = silent) -> list[Row]:
         """Trains a network with its detector, judges test inputs and measures how well; see `Experiment.measure`."""
         for module in ("sklearn", "mlxtend", "PIL", "lightning", "matplotlib", "jinja2"):
             require(module, extra="demo", purpose="ddu demo")
         folder = Path(folder)
         with one_at_a_time(folder):
-            begun = read_settings(folder / SETTINGS, "demo")
-            refuse_changes(f"The demo in {folder}", begun or asdict(self), asdict(self))
-            write_json(folder / SETTINGS, asdict(self))
+            keep_settings(folder / SETTINGS, "demo", asdict(self))
             say("Train a network on digits, clean and ambiguous, then fit and calibrate its detector")
-            run = train_run(self.run, folder / RUN, data_root=data_root, command=command, accelerator="cpu")
+            run = train_run(
+                self.run, folder / RUN, data_root=data_root, command=command, accelerator="cpu", examples=_EXAMPLES
+            )
             assert run is not None
             if not (folder / JUDGEMENTS).is_file():
                 say("Judge clean digits, ambiguous digits and patches of photographs")
                 generator = Generator().manual_seed(self.seed)
                 _save(folder / JUDGEMENTS, {name: _judge(run, name, data_root, generator) for name in SETS})
-            measured = _rows(run, load_judgements(folder), command)
+            judged = load_judgements(folder)
+            _keep_for_the_page(run, judged)
+            measured = _rows(run, judged, command)
             file = RowFile(folder / ROWS)
             done = file.done(row.key for row in measured)
             file.append(row for row in measured if row.key not in done)
             return latest(file.read())
 
-    def write_page(self, folder: str | os.PathLike[str]) -> list[Path]:
+    def write_page(self, folder: FilePath) -> list[Path]:
         """Writes index.html from the rows, the run and the judgements in a folder; nothing is measured."""
         folder = Path(folder)
         run, rows, judged = load_run(folder / RUN), latest(RowFile(folder / ROWS).read()), load_judgements(folder)
         page = render_page(
             Path(__file__).with_name("demo.html"),
             sets=[(name, SETS[name], one) for name, one in judged.items()],
+            verdicts=[
+                (SETS[name], len(one.labels), one.verdict_shares, meant)
+                for (name, one), meant in zip(judged.items(), Verdict, strict=False)
+            ],
             value=partial(find_value, rows),
             comparisons=COMPARISONS,
             textured=TEXTURED,
@@ -143,7 +147,7 @@ class Judged(NamedTuple):
         logits: As trained, (input, class).
         probs: Probabilities after temperature scaling, (input, class).
         aleatoric: Their entropy, (input,).
-        epistemic: Minus the log-density of the features, (input,).
+        epistemic: The epistemic score, (input,).
         verdicts: Words, (input,).
         labels: The drawn label of a digit, or the photograph of a patch, (input,).
         has_texture: Whether the brightness of the image varies, (input,).
@@ -166,18 +170,16 @@ class Judged(NamedTuple):
     @property
     def verdict_shares(self) -> dict[str, float]:
         """The share of each verdict."""
-        return {str(verdict): float(np.mean(self.verdicts == verdict)) for verdict in Verdict}
+        return verdict_shares(self.verdicts)
 
-    @property
-    def cards(self) -> list[Card]:
-        """The gallery."""
-        probs, aleatoric, epistemic = (torch.from_numpy(one[self.shown]) for one in self[1:4])
-        judged = Prediction(probs, probs.argmax(1), aleatoric, epistemic, verdict=self.verdicts[self.shown])
+    def cards(self, detector: BaseDetector) -> list[Card]:
+        """The gallery, with the p-values and candidates of the detector."""
+        evidence = Evidence(*(torch.from_numpy(one[self.shown]) for one in (self.logits, self.epistemic)))
         images = torch.from_numpy(self.images).permute(0, 3, 1, 2) / 255
-        return make_cards(images, judged, self.truths.tolist())
+        return make_cards(images, detector.decide(evidence), self.truths.tolist())
 
 
-def load_judgements(folder: str | os.PathLike[str]) -> dict[str, Judged]:
+def load_judgements(folder: FilePath) -> dict[str, Judged]:
     """What the detector of a demo made of each of `SETS`."""
     with np.load(Path(folder, JUDGEMENTS)) as arrays:
         return {name: Judged(*(arrays[f"{name}/{field}"] for field in Judged._fields)) for name in SETS}
@@ -185,44 +187,30 @@ def load_judgements(folder: str | os.PathLike[str]) -> dict[str, Judged]:
 
 def draw_histograms(judged: Mapping[str, Judged], detector: BaseDetector) -> "list[tuple[Figure, str]]":
     """Both uncertainties of each set as histograms, and what they show in words."""
-    assert detector.entropy_threshold is not None
-    assert detector.epistemic_threshold is not None
     entropies = {SETS[name]: torch.from_numpy(one.aleatoric) for name, one in judged.items()}
-    log_densities = {SETS[name]: torch.from_numpy(-one.epistemic) for name, one in judged.items()}
-    num_classes = judged[CLEAN].probs.shape[1]
-    return [
-        (
-            entropy_histogram(entropies, detector.entropy_threshold, num_classes),
-            f"Histograms of the softmax entropy. {_medians(entropies, 2)}.",
-        ),
-        (
-            density_histogram(log_densities, -detector.epistemic_threshold),
-            f"Histograms of the log-density. {_medians(log_densities, 0)}.",
-        ),
-    ]
+    epistemic = {SETS[name]: torch.from_numpy(one.epistemic) for name, one in judged.items()}
+    return uncertainty_histograms(entropies, epistemic, detector, judged[CLEAN].probs.shape[1])
 
 
 def find_value(rows: Sequence[Row], metric: str, detector: str = "ddu", ood: str | None = None) -> float:
-    """The value of the row with this metric, detector ("ddu" is the density, "softmax" the entropy) and OoD set."""
+    """The value of the row with this metric, detector ("ddu" is the score, "softmax" the entropy) and OoD set."""
     (value,) = [row.value for row in rows if (row.metric, row.detector, row.ood) == (metric, detector, ood)]
     assert value is not None
     return value
 
 
-def _judge(run: Run, name: str, data_root: str | os.PathLike[str] | None, generator: Generator) -> Judged:
+def _judge(run: Run, name: str, data_root: FilePath | None, generator: Generator) -> Judged:
     """Shows a set to the detector of a run, and draws inputs for the gallery, whatever became of them."""
-    inputs, calibration = data.load_ood(name, run.info, root=data_root), run.detector.calibration
-    assert calibration is not None
-    evidence = [run.detector.evidence(images) for images, _ in data.loader(inputs)]
-    logits, epistemic = (torch.cat(column) for column in zip(*evidence, strict=True))
-    scaled = logits / calibration.temperature
+    inputs = data.load_ood(name, run.info, root=data_root)
+    evidence, _ = ask(run.detector, data.loader(inputs))
+    prediction = run.detector.decide(evidence)
     shown = torch.randperm(len(inputs), generator=generator)[:_CARDS].numpy()
     return Judged(
-        logits=logits.numpy(),
-        probs=torch.softmax(scaled, 1).numpy(),
-        aleatoric=entropy(scaled).numpy(),
-        epistemic=epistemic.numpy(),
-        verdicts=calibration.verdicts(epistemic, entropy(scaled)).astype(str),
+        logits=evidence.logits.numpy(),
+        probs=prediction.probs.numpy(),
+        aleatoric=prediction.aleatoric.numpy(),
+        epistemic=prediction.epistemic.numpy(),
+        verdicts=np.asarray(prediction.verdict).astype(str),
         labels=inputs.labels,
         has_texture=inputs.inputs.reshape(len(inputs), -1).std(1) >= 255 * FLAT,
         shown=shown,
@@ -244,16 +232,19 @@ def _save(path: Path, judged: Mapping[str, Judged]) -> None:
     write_arrays(path, arrays)
 
 
+def _keep_for_the_page(run: Run, judged: Mapping[str, Judged]) -> None:
+    """Puts the scores and the gallery of each set beside the detector, where `ddu serve` finds them."""
+    place = run.folder / DETECTOR
+    examples = load_examples(place, run.detector.calibration)
+    assert examples is not None
+    scores = {SETS[name]: torch.from_numpy(one.epistemic[:MOST]).float() for name, one in judged.items()}
+    gallery = {SETS[name]: Group(torch.from_numpy(one.images), tuple(one.truths)) for name, one in judged.items()}
+    replace(examples, scores={"training": examples.scores["training"], **scores}, gallery=gallery).save(place)
+
+
 def _rows(run: Run, judged: Mapping[str, Judged], command: str) -> list[Row]:
     """The numbers, all on inputs that were neither trained nor calibrated on."""
-    facts = {
-        "network": run.spec.label,
-        "data": run.spec.data,
-        "seed": run.spec.seed,
-        "run": run.fingerprint,
-        "reductions": run.reductions,
-        **source(command),
-    }
+    facts = run_facts(run, command)
     return [
         Row(detector=detector, ood=ood, metric=metric, value=value, **facts)
         for detector, ood, values in _values(judged, run.detector)
@@ -300,7 +291,3 @@ def _ece_by_chance(probs: Tensor, draws: int = 100) -> float:
     """The mean calibration error over labels that are drawn from the probabilities themselves."""
     labels = torch.multinomial(probs, draws, replacement=True, generator=Generator().manual_seed(0))
     return sum(expected_calibration_error(probs, drawn) for drawn in labels.T) / draws
-
-
-def _medians(values: Mapping[str, Tensor], digits: int) -> str:
-    return "Medians: " + ", ".join(f"{name} {float(value.median()):.{digits}f}" for name, value in values.items())

@@ -1,16 +1,16 @@
 """The evaluation of one run: the detectors that can be put around its network, on its test set and on OoD sets."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddu.data.registry import Root
 from ddu.detectors import find_method, method_for_head
 from ddu.errors import InputError
 from ddu.experiments.detector_page import folder_of, write_report
-from ddu.experiments.experiment import ROWS, Say
+from ddu.experiments.experiment import ROWS, Say, silent
 from ddu.experiments.measure import SCORES, Recorder, Subject
-from ddu.experiments.ood_sets import expand, load_ood
-from ddu.experiments.trained import TrainedNetwork
+from ddu.experiments.trained import TrainedNetwork, expand, load_ood
+from ddu.files import FilePath
 from ddu.results import Row, RowFile, latest
 from ddu.resume import one_at_a_time
 from ddu.runs import Run
@@ -44,11 +44,11 @@ class Evaluation:
 
     def measure(
         self,
-        output: str | os.PathLike[str] | None = None,
+        output: FilePath | None = None,
         *,
-        data_root: str | os.PathLike[str] | None = None,
+        data_root: Root = None,
         command: str = "",
-        say: Say = lambda words: None,
+        say: Say = silent,
     ) -> list[Row]:
         """Measures what is missing in the file of rows.
 
@@ -78,15 +78,15 @@ class Evaluation:
             if missing:
                 say(f"Measure {', '.join(subject.detector for subject in missing)}")
                 network = TrainedNetwork(run, {**run.load_data(root=data_root)._asdict(), **unknown})
-                recorder.record(network, makers, say)
+                recorder.record(network, makers, say, reductions=run.reductions)
         return [row for row in latest(rows.read()) if self._has(row)]
 
-    def write_page(self, output: str | os.PathLike[str] | None = None) -> list[Path]:
+    def write_page(self, output: FilePath | None = None) -> list[Path]:
         """Writes tables and figures of the rows of this run."""
         path = self.rows_file(output)
         return write_report(path, [row for row in latest(RowFile(path).read()) if self._has(row)])
 
-    def rows_file(self, output: str | os.PathLike[str] | None = None) -> Path:
+    def rows_file(self, output: FilePath | None = None) -> Path:
         """The file for rows."""
         return self.run.folder / ROWS if output is None else Path(output)
 
@@ -94,5 +94,5 @@ class Evaluation:
         return (row.run, row.seed) == (self.run.fingerprint, self.run.spec.seed) and row.detector in self.methods
 
     def _subject(self, name: str) -> Subject:
-        run, spec = self.run, self.run.spec
-        return Subject(name, spec.label, spec.data, spec.seed, run.fingerprint, reductions=run.reductions)
+        spec = self.run.spec
+        return Subject(name, spec.label, spec.data, spec.seed, self.run.fingerprint)

@@ -9,35 +9,37 @@ The folder of the experiment has
     learners/    the state of the learner of each curve, to resume from
 """
 
-import io
-import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddu.active import AcquisitionFunction, ActiveLearner, Record, by_recipe, find_acquisition_function
+from ddu.active import AcquisitionFunction, ActiveLearner, Random, Record, by_recipe, find_acquisition_function
+from ddu.data.registry import Root
+from ddu.engines import OneByOne, current_engine
 from ddu.errors import InputError
 from ddu.experiments.active_protocols import Protocol, Sets, Source, draw_sets, read_source
-from ddu.experiments.experiment import ROWS, Say
+from ddu.experiments.experiment import ROWS, Say, silent
+from ddu.experiments.reproduction import Work, training_samples
 from ddu.extras import require
-from ddu.files import write_bytes
+from ddu.files import FilePath, write_bytes
 from ddu.metrics import MeanAndStandardError, mean_and_standard_error
 from ddu.models import create_model
 from ddu.provenance import fingerprint
-from ddu.report._drawing import dress, line_style
+from ddu.report.figures import as_png, dress, line_style
 from ddu.results import Row, RowFile, source
 from ddu.resume import one_at_a_time, refuse_changes
-from ddu.runs import input_options, network_label
+from ddu.runs import RunSpec, input_options, network_label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 LEARNERS, FIGURE, TABLE = "learners", "curves.png", "table.md"
+_USUAL_TEST = 10_000
 LEVELS = (0.8, 0.9, 0.95)
 """Accuracies: the table says how many labels it took to reach them."""
 
@@ -69,41 +71,40 @@ class LearningCurves:
             Curve(self.protocol, name, seed, self.exclude_above) for seed in self.seeds for name in self.acquisitions
         ]
 
-    def measure(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        data_root: str | os.PathLike[str] | None = None,
-        command: str = "",
-        say: Say = lambda words: None,
-    ) -> list[Row]:
+    def work(self) -> list[Work]:
+        """The networks of one seed: those of all rounds of a curve are one entry."""
+        return [curve.work() for curve in self.curves if curve.seed == self.seeds[0]]
+
+    def measure(self, folder: FilePath, *, data_root: Root = None, command: str = "", say: Say = silent) -> list[Row]:
         """Measures what is missing, round by round, and returns the rows of all curves; see `Experiment`."""
         rounds = self.rounds(folder, data_root=data_root, command=command, say=say)
         return [row for rows in rounds for row in rows]
 
     def rounds(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        data_root: str | os.PathLike[str] | None = None,
-        command: str = "",
-        say: Say = lambda words: None,
+        self, folder: FilePath, *, data_root: Root = None, command: str = "", say: Say = silent
     ) -> Iterator[list[Row]]:
         """The same as `measure`, with the rows of each round as soon as they are on disk."""
-        say("reading data")
-        samples = read_source(self.protocol, data_root)
-        for curve in self.curves:
-            yield from curve.rounds(Path(folder), samples, command=command, say=say)
+        engine = current_engine()
+        if isinstance(engine, OneByOne):
+            say("reading data")
+            samples = read_source(self.protocol, data_root)
+            for curve in self.curves:
+                yield from curve.rounds(Path(folder), samples, command=command, say=say)
+            return
+        say(f"{len(self.curves)} curves on the cluster")
+        measure = partial(_measure_curve, folder=Path(folder), data_root=data_root, command=command)
+        for _, rounds in engine.map(measure, self.curves):
+            if isinstance(rounds, Exception):
+                raise rounds
+            yield from rounds
 
-    def write_page(self, folder: str | os.PathLike[str]) -> list[Path]:
+    def write_page(self, folder: FilePath) -> list[Path]:
         """Writes the figure and the table of the rows in a folder, those of other data left out."""
-        rows, image = RowFile(Path(folder) / ROWS).read(), io.BytesIO()
-        rows = [row for row in rows if row.data == self.protocol.data]
-        curve_figure(rows).savefig(image, format="png", dpi=110)
-        contents = {Path(folder) / FIGURE: image.getvalue(), Path(folder) / TABLE: curve_table(rows).encode()}
-        for path, content in contents.items():
-            write_bytes(path, content)
-        return list(contents)
+        folder = Path(folder)
+        rows = [row for row in RowFile(folder / ROWS).read() if row.data == self.protocol.data]
+        write_bytes(folder / FIGURE, as_png(curve_figure(rows)))
+        write_bytes(folder / TABLE, curve_table(rows).encode())
+        return [folder / FIGURE, folder / TABLE]
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,19 @@ class Curve:
         excluded = None if self.exclude_above is None else f"candidates above quantile {self.exclude_above:g} excluded"
         return "; ".join(filter(None, [self.adapted.reductions(), excluded])) or None
 
+    def work(self) -> Work:
+        """The networks of all rounds; each is shown candidates and test set, and the held-out samples every epoch."""
+        protocol, (network, options) = self.adapted, self.network
+        labels = range(protocol.initial, protocol.until + 1, protocol.per_round)
+        recipe = protocol.recipe.with_changes(validation_share=0.0)
+        shown = (protocol.test or _USUAL_TEST) + recipe.epochs * protocol.validation
+        if not isinstance(self.function.rule, Random):
+            pool = training_samples(protocol.data) if protocol.pool is None else protocol.pool + protocol.ambiguous
+            shown += min(protocol.candidates or pool, pool)
+        spec = RunSpec(network, protocol.data, recipe, None, options=options)
+        count = len(labels) * self.function.num_members
+        return Work(spec, round(sum(labels) / len(labels)), count, scored=shown, side=protocol.image_size)
+
     def settings(self, digest: str) -> dict[str, Any]:
         """Everything that decides the values, but for the seed.
 
@@ -158,7 +172,7 @@ class Curve:
         """The samples of the curve."""
         return draw_sets(self.adapted, self.seed, samples)
 
-    def learner(self, sets: Sets, *, say: Say = lambda words: None) -> ActiveLearner:
+    def learner(self, sets: Sets, *, say: Say = silent) -> ActiveLearner:
         """A learner that has no labels but the initial ones."""
         name, options = self.network
         return ActiveLearner(
@@ -184,9 +198,7 @@ class Curve:
         """Where the learner is saved in the folder of the experiment."""
         return folder / LEARNERS / f"{self.acquisition}-seed{self.seed}"
 
-    def rounds(
-        self, folder: Path, samples: Source, *, command: str = "", say: Say = lambda words: None
-    ) -> Iterator[list[Row]]:
+    def rounds(self, folder: Path, samples: Source, *, command: str = "", say: Say = silent) -> Iterator[list[Row]]:
         """The rows of each round. Those that are in the folder are not measured again, and come first.
 
         The learner is saved before its rows are appended, and rows that a kill left out are made from its records. So
@@ -251,6 +263,11 @@ class Curve:
                 refuse_changes(where, {name: getattr(row, name) for name in facts}, facts)
                 points.setdefault(row.labels, {})[row.metric] = row
         return points
+
+
+def _measure_curve(curve: Curve, folder: Path, data_root: Root, command: str) -> list[list[Row]]:
+    """The rounds of a curve, measured by itself."""
+    return list(curve.rounds(folder, read_source(curve.protocol, data_root), command=command))
 
 
 def _values(record: Record, records: list[Record], ambiguous: np.ndarray) -> dict[str, float]:
@@ -341,6 +358,31 @@ def _by_seed(rows: Iterable[Row], metric: str) -> list[dict[int, float]]:
 def _mean_curve(curves: list[dict[int, float]]) -> dict[int, MeanAndStandardError]:
     sizes = sorted({labels for curve in curves for labels in curve})
     return {size: mean_and_standard_error(curve[size] for curve in curves if size in curve) for size in sizes}
+
+
+def curve_rows(rows: Iterable[Row]) -> list[Row]:
+    """What each curve comes to, as rows without a number of labels.
+
+    The mean accuracy over all numbers of labels, the accuracy at the end, the labels that it took to reach `LEVELS`
+    (none where it did not), and the share of ambiguous samples among all that were acquired.
+    """
+    found = list[Row]()
+    curves: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        curves.setdefault((row.detector, row.seed), []).append(row)
+    for own in curves.values():
+        (curve,), shares = _by_seed(own, "accuracy"), _by_seed(own, "ambiguous_share")
+        values: dict[str, float | None] = {
+            "mean_accuracy": sum(curve.values()) / len(curve),
+            "accuracy": curve[max(curve)],
+            **{f"labels_to_{100 * level:.0f}": labels_to_reach(curve, level) for level in LEVELS},
+            "ambiguous_share": shares[0][max(shares[0])] if shares else None,
+        }
+        one = replace(own[-1], labels=None)
+        found += [
+            replace(one, metric=metric, value=float(value)) for metric, value in values.items() if value is not None
+        ]
+    return found
 
 
 def curve_table(rows: Iterable[Row]) -> str:

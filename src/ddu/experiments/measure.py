@@ -1,9 +1,12 @@
-"""Detectors around one trained network: fitted, calibrated, asked about every set and timed, as rows."""
+"""Detectors around one trained network: fitted, calibrated, asked about every set, timed and weighed, as rows."""
 
+import ctypes
+import re
+import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,12 +14,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ddu.detectors import BaseDetector, Evidence
-from ddu.experiments.cost import measure_cost
-from ddu.experiments.experiment import Say
-from ddu.experiments.ood_sets import set_name, split_severity
-from ddu.experiments.scores import IN_DISTRIBUTION_METRICS, OOD_METRICS, Judged, Scores, file_name, has_scores
-from ddu.experiments.trained import Members, TrainedNetwork
+from ddu.detectors import BaseDetector, Evidence, join_evidence
+from ddu.errors import InputError
+from ddu.experiments.experiment import Say, silent
+from ddu.experiments.scores import IN_DISTRIBUTION_METRICS, OOD_METRICS, Judged, Scores, has_scores, scores_folder
+from ddu.experiments.trained import Members, TrainedNetwork, split_severity
 from ddu.features import FeatureBatch
 from ddu.measures import entropy
 from ddu.results import Row, RowFile, RowKey, latest, source
@@ -28,36 +30,14 @@ SCORES = "scores"
 Maker = Callable[[Any], BaseDetector]
 """Makes a detector of a network, or of a list of them."""
 
+Subject = RowKey
+"""A detector around a network: the key of its rows, without OoD set and metric."""
+
 # Costs are those of a thousand test inputs, or all there are, in batches of 250
 _COST_INPUTS, _COST_BATCH = 1000, 250
 
 # Memory is not measured on every system
 _COSTS = ("training_seconds", "seconds_per_thousand")
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A detector around a network; the attributes are those of `Row`."""
-
-    detector: str
-    network: str
-    data: str
-    seed: int
-    run: str
-    members: int = 1
-    reductions: str | None = None
-
-    def key(self, ood: str | None, metric: str | None) -> RowKey:
-        """The key of one of its rows."""
-        name, severity = split_severity(ood)
-        return RowKey(
-            self.detector, self.network, self.data, self.seed, self.run, self.members, name, severity, None, metric
-        )
-
-    def scores_folder(self, folder: Path) -> Path:
-        """Where its scores are in the folder of all scores."""
-        name = f"{self.detector} on {self.network} {set_name(self.data)} seed{self.seed}"
-        return folder / file_name(f"{name} x{self.members} {self.run}" if self.members > 1 else f"{name} {self.run}")
 
 
 @dataclass(frozen=True)
@@ -70,6 +50,9 @@ class Recorder:
         ood: The OoD sets, by the names of `ddu.data`.
         false_alarm_rate: The rate that detectors are calibrated for.
         command: The command to record with the rows.
+        in_metrics: What is recorded of the test set.
+        ood_metrics: What is recorded of each OoD set.
+        timed: The detectors whose costs are measured; None for all.
     """
 
     rows: RowFile
@@ -77,6 +60,9 @@ class Recorder:
     ood: Sequence[str]
     false_alarm_rate: float
     command: str = ""
+    in_metrics: Sequence[str] = IN_DISTRIBUTION_METRICS
+    ood_metrics: Sequence[str] = OOD_METRICS
+    timed: Collection[str] | None = None
 
     def missing(self, subject: Subject) -> list[str]:
         """The sets, "test" among them, that a detector has no rows or scores of.
@@ -84,23 +70,34 @@ class Recorder:
         All of them if it failed, so that the next run tries again.
         """
         everything, rows = ["test", *self.ood], latest(self.rows.read())
-        if subject.key(None, None) in {row.key for row in rows}:
+        if subject in {row.key for row in rows}:
             return everything
         measured = {row.key for row in rows if row.status == "ok"}
-        folder = subject.scores_folder(self.scores)
+        folder = scores_folder(self.scores, subject)
         return [
             name
             for name in everything
-            if not (measured.issuperset(_wanted(subject, name)) and has_scores(folder, _ood(name)))
+            if not (measured.issuperset(self._wanted(subject, name)) and has_scores(folder, _ood(name)))
         ]
 
     def record(
-        self, network: TrainedNetwork | Members, makers: Mapping[Subject, Maker], say: Say = lambda words: None
+        self,
+        network: TrainedNetwork | Members,
+        makers: Mapping[Subject, Maker],
+        say: Say = silent,
+        *,
+        reductions: str | None = None,
     ) -> None:
         """Measures what is missing of detectors around one network, and appends it to the rows.
 
         Each set runs through the network once, and is let go when all detectors have seen it. A detector that fails,
         or an OoD set that it cannot be asked about, is a row that says so; the others are measured all the same.
+
+        Args:
+            network: The network.
+            makers: The detectors.
+            say: Is told what is being done.
+            reductions: How the run of the network is smaller than the paper's.
         """
         missing = {subject: self.missing(subject) for subject in makers}
         trials = [Trial(one, makers[one], network, self.false_alarm_rate) for one in makers if missing[one]]
@@ -112,38 +109,52 @@ class Recorder:
                 try:
                     values = trial.see(name)
                     if name in missing[trial.subject]:
-                        trial.scores.save(trial.subject.scores_folder(self.scores), _ood(name))
-                        self._append(trial, _ood(name), values)
+                        trial.scores.save(scores_folder(self.scores, trial.subject), _ood(name))
+                        kept = self.in_metrics if name == "test" else self.ood_metrics
+                        self._append(trial, name, {metric: values[metric] for metric in kept}, reductions)
                 except Exception as error:
-                    self._append_failure(trial.subject, error, say, _ood(name), trial.seconds)
+                    self.fail(trial.subject, error, say, name, seconds=trial.seconds, reductions=reductions)
                     if name not in self.ood:
                         trials.remove(trial)
             network.forget(name)
         for trial in trials:
-            if "test" in missing[trial.subject]:
+            if "test" in missing[trial.subject] and self._is_timed(trial.subject):
                 try:
-                    self._append(trial, None, trial.costs())
+                    self._append(trial, "test", trial.costs(), reductions)
                 except Exception as error:
-                    self._append_failure(trial.subject, error, say, seconds=trial.seconds)
+                    self.fail(trial.subject, error, say, seconds=trial.seconds, reductions=reductions)
 
-    def fail(self, subject: Subject, error: Exception, say: Say = lambda words: None) -> None:
-        """Appends the row of a detector whose network could not be trained."""
-        self._append_failure(subject, error, say)
+    def fail(self, subject: Subject, error: Exception, say: Say, name: str = "test", **facts: Any) -> None:
+        """Appends the row of a detector that failed, or whose network could not be trained.
 
-    def _append(self, trial: "Trial", ood: str | None, values: Mapping[str, float]) -> None:
-        keys = {trial.subject.key(ood, metric): value for metric, value in values.items()}
-        facts = {"seconds": trial.seconds, **self._facts(trial.subject)}
-        self.rows.append(Row(**key._asdict(), value=value, **facts) for key, value in keys.items())
-
-    def _append_failure(
-        self, subject: Subject, error: Exception, say: Say, ood: str | None = None, seconds: float | None = None
-    ) -> None:
-        row = Row.failed(error, **subject.key(ood, None)._asdict(), seconds=seconds, **self._facts(subject))
+        Args:
+            subject: The detector.
+            error: What went wrong.
+            say: Is told of it.
+            name: The set that it failed on.
+            **facts: Further columns of the row.
+        """
+        row = Row.failed(error, **asdict(row_key(subject, name)), **facts, **source(self.command))
         self.rows.append([row])
         say(f"Failed: {row.subject}: {row.error}")
 
-    def _facts(self, subject: Subject) -> dict[str, Any]:
-        return {"reductions": subject.reductions, **source(self.command)}
+    def _append(self, trial: "Trial", name: str, values: Mapping[str, float], reductions: str | None) -> None:
+        facts: dict[str, Any] = {"seconds": trial.seconds, "reductions": reductions, **source(self.command)}
+        self.rows.append(
+            Row(**asdict(row_key(trial.subject, name, metric)), value=value, **facts)
+            for metric, value in values.items()
+        )
+
+    def _wanted(self, subject: Subject, name: str) -> list[RowKey]:
+        """The keys of the rows that a set gives; those of the test set include the costs."""
+        if name == "test":
+            metrics = (*self.in_metrics, *(_COSTS if self._is_timed(subject) else ()))
+        else:
+            metrics = self.ood_metrics
+        return [row_key(subject, name, metric) for metric in metrics]
+
+    def _is_timed(self, subject: Subject) -> bool:
+        return self.timed is None or subject.detector in self.timed
 
 
 def _ood(name: str) -> str | None:
@@ -151,10 +162,10 @@ def _ood(name: str) -> str | None:
     return None if name in ("train", "validation", "test") else name
 
 
-def _wanted(subject: Subject, name: str) -> list[RowKey]:
-    """The keys of the rows that a set gives; those of the test set include the costs."""
-    metrics = (*IN_DISTRIBUTION_METRICS, *_COSTS) if name == "test" else OOD_METRICS
-    return [subject.key(_ood(name), metric) for metric in metrics]
+def row_key(subject: Subject, name: str, metric: str | None = None) -> RowKey:
+    """The key of a row of a detector, from a set and a metric."""
+    ood, severity = split_severity(_ood(name))
+    return replace(subject, ood=ood, severity=severity, metric=metric)
 
 
 class Trial:
@@ -185,7 +196,7 @@ class Trial:
         """Shows it a set: it is fitted to "train", calibrated on "validation" and asked about the others.
 
         Returns:
-            The metrics of what it says; none for the first two.
+            The metrics of what it says, with standard errors where they are known; none for the first two.
         """
         detector = self.detector
         if name == "train":
@@ -196,11 +207,11 @@ class Trial:
             self._learn(name, partial(detector.calibrate, false_alarm_rate=self._false_alarm_rate))
             return {}
         batches = self._network.batches(name, detector)
-        evidence, labels = self._timed(lambda: _ask(detector, batches))
+        evidence, labels = self._timed(lambda: ask(detector, batches))
         judged = Judged(evidence.epistemic, entropy(evidence.logits / detector.temperature))
         if name != "test":
             self.scores = self.scores.with_ood(name, judged)
-            return self.scores.ood_metrics(name)
+            return self.scores.ood_metrics(name) | self.scores.ood_errors(name)
         assert detector.epistemic_threshold is not None
         self.scores = Scores(evidence.logits, labels, detector.temperature, detector.epistemic_threshold, judged)
         return self.scores.in_distribution_metrics()
@@ -236,12 +247,94 @@ class Trial:
         return {"training_seconds": self._training_seconds, **measure_cost(predict, inputs)}
 
 
-def _ask(detector: BaseDetector, batches: Iterable[Any]) -> tuple[Evidence, Tensor]:
+def ask(detector: BaseDetector, batches: Iterable[Any]) -> tuple[Evidence, Tensor]:
     """What the detector makes of a set, and the labels."""
     found, labels = [], []
     for batch in batches:
         inputs, truth = (batch, batch.labels) if isinstance(batch, FeatureBatch) else batch
         found.append(detector.evidence(inputs))
         labels.append(truth)
-    logits, epistemic = (torch.cat(column).cpu() for column in zip(*found, strict=True))
-    return Evidence(logits, epistemic), torch.cat(labels).cpu()
+    evidence = join_evidence(found)
+    return Evidence(evidence.logits.cpu(), evidence.epistemic.cpu()), torch.cat(labels).cpu()
+
+
+_STATUS, _CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def measure_cost(function: Callable[[Tensor], Any], inputs: Tensor, *, repeats: int = 3) -> dict[str, float]:
+    """Seconds and peak memory that a function takes for a thousand inputs.
+
+    It is called once to warm up, once to measure memory, and `repeats` times to measure seconds, of which the median
+    counts. Both are scaled to a thousand inputs in proportion: give a thousand to have the memory exact.
+
+    Args:
+        function: Takes all inputs at once; what it returns is dropped.
+        inputs: Inputs, (input, ...).
+        repeats: How often the function is timed.
+
+    Returns:
+        seconds_per_thousand; megabytes_per_thousand, how far memory rose above what was in use before: the device's
+        own on CUDA, the resident memory of the process on Linux; left out where the system cannot tell.
+    """
+    if len(inputs) == 0 or repeats < 1:
+        raise InputError(
+            f"inputs must be non-empty and repeats at least 1. Got {len(inputs)} inputs and {repeats} repeats."
+        )
+    thousands = len(inputs) / 1000
+    function(inputs)
+    peak = _peak_bytes(lambda: function(inputs), inputs.device)
+    seconds = statistics.median(_seconds(lambda: function(inputs), inputs.device) for _ in range(repeats))
+    cost = {"seconds_per_thousand": seconds / thousands}
+    if peak is not None:
+        cost["megabytes_per_thousand"] = peak / 1e6 / thousands
+    return cost
+
+
+def _seconds(call: Callable[[], Any], device: torch.device) -> float:
+    _wait_for(device)
+    started = time.perf_counter()
+    call()
+    _wait_for(device)
+    return time.perf_counter() - started
+
+
+def _peak_bytes(call: Callable[[], Any], device: torch.device) -> int | None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call()
+        return torch.cuda.max_memory_allocated(device) - before
+    _return_free_memory()
+    if not _restart_peak():
+        return None
+    before = _resident("VmRSS")
+    call()
+    return max(0, _resident("VmHWM") - before)
+
+
+def _restart_peak() -> bool:
+    """Lets the peak of resident memory begin again from what is in use now, where the system can do that."""
+    try:
+        _CLEAR_REFS.write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _return_free_memory() -> None:
+    """Gives memory that was freed back to the system, so that using it again counts."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def _resident(field: str) -> int:
+    found = re.search(rf"^{field}:\s+(\d+) kB", _STATUS.read_text(), flags=re.MULTILINE)
+    if found is None:
+        raise OSError(f"{_STATUS} has no {field}.")
+    return 1024 * int(found[1])
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)

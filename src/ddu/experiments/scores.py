@@ -1,5 +1,6 @@
 """What a calibrated detector says of every set: all that metrics and figures are made from."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -10,7 +11,14 @@ import torch
 from torch import Tensor
 
 from ddu.files import write_arrays
-from ddu.results import classification_metrics, false_alarm_metrics, ood_metrics, selective_metrics
+from ddu.results import (
+    RowKey,
+    classification_metrics,
+    false_alarm_metrics,
+    ood_errors,
+    ood_metrics,
+    selective_metrics,
+)
 
 IN_DISTRIBUTION_METRICS = (
     *("accuracy", "temperature", "nll", "nll_uncalibrated", "brier", "brier_uncalibrated"),
@@ -108,6 +116,10 @@ class Scores:
             **selective_metrics(*self.refusal(ood)),
         }
 
+    def ood_errors(self, ood: str) -> dict[str, float]:
+        """The standard errors of auroc and fpr95, over the inputs of both sets."""
+        return ood_errors(self.test.epistemic, self.ood[ood].epistemic)
+
     def save(self, folder: Path, ood: str | None = None) -> None:
         """Writes what is said of the test set, or of one OoD set, to a file of its own in a folder."""
         if ood is not None:
@@ -132,6 +144,21 @@ class Scores:
 def has_scores(folder: Path, ood: str | None = None) -> bool:
     """Whether there are scores of the test set, or of an OoD set, in a folder."""
     return (folder / (_TEST if ood is None else f"{file_name(ood)}.npz")).is_file()
+
+
+def set_name(name: str) -> str:
+    """The name of a set for titles and files; of one that is a path, the name of its file or folder.
+
+    >>> set_name("npz:/data/my images.npz"), set_name("svhn")
+    ('my images', 'svhn')
+    """
+    return Path(name).stem if os.sep in name else name
+
+
+def scores_folder(folder: Path, key: RowKey) -> Path:
+    """Where the scores of a detector are in the folder of all scores; `key` is that of any of its rows."""
+    name = f"{key.detector} on {key.network} {set_name(key.data)} seed{key.seed}"
+    return folder / file_name(f"{name} x{key.members} {key.run}" if key.members > 1 else f"{name} {key.run}")
 
 
 def file_name(words: str) -> str:

@@ -1,22 +1,91 @@
-"""Trained networks, and what they make of every set: extracted in one pass, and shared by all detectors."""
+"""The sets of an experiment, and what trained networks make of them: extracted in one pass, shared by all detectors."""
 
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 from torch import nn
 
 from ddu import data
 from ddu.data import ArrayDataset
+from ddu.data.corruptions import CORRUPTIONS, SEVERITIES
+from ddu.data.registry import Root
 from ddu.detectors import BaseDetector, join_members
-from ddu.features import FeatureBatch, ModelTap, SharedBatch, SharedTap, extract
-from ddu.models import Classifier
-from ddu.runs import Run
+from ddu.errors import InputError
+from ddu.features import FeatureBatch, FeatureTap, ModelTap, SharedBatch, SharedTap, extract
+
+_CORRUPTED = "cifar10_c"
+_RESERVED = ("train", "validation", "test")
+
+
+def expand(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of OoD sets, each once; a corruption stands for its severities, and cifar10_c for all corruptions.
+
+    >>> expand(["svhn", "cifar10_c:fog"])[:3]
+    ('svhn', 'cifar10_c:fog:1', 'cifar10_c:fog:2')
+    """
+    families = {
+        f"{_CORRUPTED}:{one}": [f"{_CORRUPTED}:{one}:{severity}" for severity in SEVERITIES] for one in CORRUPTIONS
+    }
+    families[_CORRUPTED] = [name for family in families.values() for name in family]
+    return tuple(dict.fromkeys(member for name in names for member in families.get(name, [name])))
+
+
+def load_ood(names: Iterable[str], known: str, root: Root, *, skip_bad: bool = False) -> dict[str, ArrayDataset]:
+    """OoD sets by name, with the size and the normalisation of the known one."""
+    info, found = data.info(known, root=root), dict[str, ArrayDataset]()
+    for name in names:
+        if name == known:
+            raise InputError(f"{known} is the training data, and cannot be out of distribution as well.")
+        if name in _RESERVED:
+            raise InputError(f"An OoD set cannot be called {name}, which is a part of the training data: rename it.")
+        found[name] = data.load_ood(name, info, root=root, skip_bad=skip_bad)
+        if not len(found[name]):
+            raise InputError(f"The set {name} is empty: there is nothing in it to be out of distribution.")
+    return found
+
+
+def shown_rows(dataset: ArrayDataset, count: int | None) -> np.ndarray:
+    """Rows of at most so many samples, drawn at random in whole groups, always the same; None is all."""
+    everything = np.arange(len(dataset))
+    return everything if count is None or count >= len(dataset) else data.draw(dataset, count, seed=0)
+
+
+def limited(dataset: ArrayDataset, count: int | None) -> ArrayDataset:
+    """At most so many samples: those of `shown_rows`."""
+    return dataset if count is None or count >= len(dataset) else dataset.subset(shown_rows(dataset, count))
+
+
+def split_severity(ood: str | None) -> tuple[str | None, int | None]:
+    """The name of an OoD set and, of a corruption of CIFAR-10, its severity.
+
+    >>> split_severity("cifar10_c:fog:3"), split_severity("svhn")
+    (('cifar10_c:fog', 3), ('svhn', None))
+    """
+    if ood is None or not ood.startswith(f"{_CORRUPTED}:"):
+        return ood, None
+    name, _, severity = ood.rpartition(":")
+    return name, int(severity)
+
 
 Sets = Mapping[str, ArrayDataset]
 """Sets by name: train, validation and test, and every OoD set under its own name."""
+
+
+class Trained(Protocol):
+    """What has been trained: a `ddu.runs.Run`, or a new head on a pretrained backbone."""
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Among them the `seconds` that it took."""
+        ...
+
+    def load_model(self) -> nn.Module:
+        """The network, in evaluation mode."""
+        ...
 
 
 class TrainedNetwork:
@@ -30,7 +99,7 @@ class TrainedNetwork:
         training_seconds: How long its training took.
     """
 
-    def __init__(self, run: Run, sets: Sets):
+    def __init__(self, run: Trained, sets: Sets):
         self.sets = sets
         self.training_seconds = run.metrics["seconds"]
         self._run = run
@@ -41,14 +110,14 @@ class TrainedNetwork:
         self._seconds: dict[str, float] = defaultdict(float)
 
     @cached_property
-    def model(self) -> Classifier:
+    def model(self) -> nn.Module:
         """The network, in evaluation mode."""
         return self._run.load_model()
 
     def expect(self, detector: BaseDetector) -> None:
         """Notes the layers that a detector will ask for."""
         tap = _shareable(detector)
-        if tap is not None and tap.taps and not (self._shared and self._shared.serves(tap)):
+        if tap is not None and tap.sources and not (self._shared and self._shared.serves(tap)):
             shared = SharedTap(self.model, [*self._taps, tap])
             shared(self.sets["test"].__getitems__([0])[0])  # finds the layers, or fails for this detector alone
             self._taps, self._shared = [*self._taps, tap], shared
@@ -59,7 +128,7 @@ class TrainedNetwork:
         tap = _shareable(detector)
         if tap is None:
             return data.loader(self.sets[name])
-        if not tap.taps:
+        if not tap.sources:
             return self.logits(name)
         self.expect(detector)
         if name not in self._features:
@@ -94,7 +163,7 @@ def _shareable(detector: BaseDetector) -> ModelTap | None:
     tap = detector.tap
     if detector.needs_inputs or not isinstance(tap, ModelTap):
         return None
-    return None if any(one.is_located and one.found.kind == "callable" for one in tap.taps) else tap
+    return None if isinstance(tap, FeatureTap) and tap.is_located and tap.found.kind == "callable" else tap
 
 
 class Members:

@@ -1,21 +1,16 @@
-"""Trains the networks of a comparison, one after the other or several at a time."""
+"""Trains the networks of an experiment: one after the other, several at a time, or on a cluster."""
 
-import multiprocessing
-import os
-import threading
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from ddu.errors import TrainingError
+from ddu.data.registry import Root
+from ddu.engines import Engine, OneByOne, Processes, current_engine
 from ddu.experiments.experiment import Say
-from ddu.runs import RunSpec, is_finished, train_run
+from ddu.experiments.trained import Sets, TrainedNetwork
+from ddu.runs import RunSpec, is_finished, load_run, train_run
 
 
 @dataclass(frozen=True)
@@ -25,15 +20,19 @@ class Job:
     folder: Path
     spec: RunSpec
 
+    def __str__(self) -> str:
+        return self.folder.name
+
 
 def train_networks(
-    jobs: Sequence[Job], *, workers: int, say: Say, progress: bool | None, **options: Any
+    jobs: Sequence[Job], *, workers: int = 1, say: Say, progress: bool | None, **options: Any
 ) -> dict[Path, Exception]:
     """Trains networks that are not trained yet.
 
     Args:
         jobs: The networks.
-        workers: How many are trained at the same time. More than one have a process each, and share the threads.
+        workers: How many are trained at the same time on this machine. More than one have a process each, and share the
+            threads; with one, it is the engine of the command that trains them, see `ddu.engines`.
         say: Is told what is being done.
         progress: Whether bars are shown; never where several would get into each other's way.
         **options: Of `train_run`.
@@ -42,50 +41,55 @@ def train_networks(
         What went wrong, by folder.
     """
     jobs = [job for job in jobs if not is_finished(job.spec, job.folder)]
-    if workers > 1 and len(jobs) > 1:
-        return _train_at_once(jobs, min(workers, len(jobs)), say, progress=False, **options)
+    engine = current_engine() if workers == 1 else Processes(workers) if len(jobs) > 1 else OneByOne()
+    if isinstance(engine, OneByOne):
+        return _train_here(jobs, say, progress=progress, **options)
+    if jobs:
+        say(f"Train {len(jobs)} networks{_at_once(engine, len(jobs))}")
+    failures: dict[Path, Exception] = {}
+    train = partial(_train, options={"progress": False, **options})
+    for number, (place, error) in enumerate(engine.map(train, jobs), start=1):
+        if error is not None:
+            failures[jobs[place].folder] = error
+        say(f"{'Failed' if error else 'Trained'}: {jobs[place]}, {number} of {len(jobs)}")
+    return failures
+
+
+def trained_networks(
+    jobs: Sequence[Job], sets: Sets, *, data_root: Root, command: str, say: Say
+) -> Iterator[TrainedNetwork]:
+    """Networks, one after the other; those that are missing are trained first, and one that fails ends it.
+
+    Args:
+        jobs: The networks.
+        sets: What they are shown besides their own train, validation and test sets, or instead of them.
+        data_root: Where the data is; see `ddu.data.load`.
+        command: The command to record.
+        say: Is told what is being done.
+    """
+    failures = train_networks(jobs, say=say, progress=False, data_root=data_root, command=command)
+    for error in failures.values():
+        raise error
+    for job in jobs:
+        run = load_run(job.folder)
+        yield TrainedNetwork(run, {**run.load_data(root=data_root)._asdict(), **sets})
+
+
+def _train_here(jobs: Sequence[Job], say: Say, **options: Any) -> dict[Path, Exception]:
+    """One after the other, with their bars."""
     failures: dict[Path, Exception] = {}
     for number, job in enumerate(jobs, start=1):
-        say(f"Train {job.folder.name}, {number} of {len(jobs)}")
+        say(f"Train {job}, {number} of {len(jobs)}")
         try:
-            train_run(job.spec, job.folder, progress=progress, **options)
+            _train(job, options)
         except Exception as error:
             failures[job.folder] = error
     return failures
 
 
-def _train_at_once(jobs: Sequence[Job], workers: int, say: Say, **options: Any) -> dict[Path, Exception]:
-    failures: dict[Path, Exception] = {}
-    threads = max(1, torch.get_num_threads() // workers)
-    say(f"Train {len(jobs)} networks, {workers} at a time")
-    pool = ProcessPoolExecutor(
-        workers, multiprocessing.get_context("spawn"), initializer=_become_worker, initargs=(threads,)
-    )
-    try:
-        running = {pool.submit(train_run, job.spec, job.folder, **options): job for job in jobs}
-        for number, future in enumerate(as_completed(running), start=1):
-            folder, error = running[future].folder, future.exception()
-            if isinstance(error, BrokenProcessPool):
-                raise TrainingError(
-                    f"A training process exited unexpectedly while it trained {folder.name}: is there memory for "
-                    f"{workers} at a time? Finished networks are kept: run the same with fewer workers to resume."
-                ) from error
-            if isinstance(error, Exception):
-                failures[folder] = error
-            say(f"{'Failed' if error else 'Trained'}: {folder.name}, {number} of {len(jobs)}")
-    finally:
-        pool.shutdown(cancel_futures=True)
-    return failures
+def _at_once(engine: Engine, jobs: int) -> str:
+    return f", {min(engine.at_once, jobs)} at a time" if isinstance(engine, Processes) else " on the cluster"
 
 
-def _become_worker(threads: int) -> None:
-    """Leaves a share of the cores to the others, and ends with the process that started it, however that ends."""
-    torch.set_num_threads(threads)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def follow() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
+def _train(job: Job, options: Mapping[str, Any]) -> None:
+    train_run(job.spec, job.folder, **options)

@@ -9,15 +9,13 @@ residual network with spectral norm is high on the data and low everywhere else.
 In numbers: the AUROC that tells the data from a grid of points further than three deviations of the noise away from it.
 Different from the paper: the single network and the ensemble are trained for 150 epochs, as its text says. There, the
 density of a network without residual connections (FC-Net) stays high far from the data; here it does so along a few
-ridges alone, and its AUROC is 99.93 %, against 100.00 % of the residual network (seed 0, `results/two_moons`).
+ridges alone (`docs/reproduction.md`).
 
-Its folder has two_moons.json (the specification), rows.csv, panels.npz (seed 0 on the grid), panels.png and table.md.
+Its folder has experiment.json (the specification), rows.csv, arrays.npz (the first seed on the grid) and panels.png.
 """
 
-import io
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,22 +25,24 @@ from torch import Tensor, nn
 
 from ddu import data
 from ddu.data import ArrayDataset
+from ddu.data.registry import Root
 from ddu.detectors import DDU, Ensemble
-from ddu.experiments.experiment import ROWS, Say
+from ddu.experiments.experiment import ROWS, Say, silent
+from ddu.experiments.reproduction import Judgement, Work, mean_value
+from ddu.experiments.seeds import Measured, measure_seeds, read_arrays
 from ddu.extras import require
-from ddu.files import write_arrays, write_bytes, write_json
+from ddu.files import FilePath, write_bytes
 from ddu.metrics import auroc
 from ddu.models import create_model
-from ddu.provenance import fingerprint
-from ddu.results import Row, RowFile, latest, source, tabulate
-from ddu.resume import one_at_a_time, read_settings, refuse_changes
+from ddu.report import as_png
+from ddu.results import Row, RowFile, latest
 from ddu.runs import RunSpec
 from ddu.training import RECIPES, fit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SETTINGS, PANELS, FIGURE, TABLE = "two_moons.json", "panels.npz", "panels.png", "table.md"
+FIGURE = "panels.png"
 
 NOISE = 0.1
 FAR = 3 * NOISE
@@ -83,13 +83,13 @@ class TwoMoons:
     """The specification.
 
     Attributes:
-        seeds: How many times to train all networks, with seeds 0, 1, ...; the points are always the same.
+        seeds: All networks are trained once per seed; the points are always the same.
         epochs: Passes over the points.
         grid: Points of the grid per side.
         members: Networks of the ensemble.
     """
 
-    seeds: int = 1
+    seeds: tuple[int, ...] = (0,)
     epochs: int = RECIPES["two_moons"].epochs
     grid: int = 120
     members: int = 3
@@ -104,56 +104,53 @@ class TwoMoons:
             ("FC-Net", "feature density"),
         )
 
-    def measure(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        data_root: str | os.PathLike[str] | None = None,
-        command: str = "",
-        say: Say = lambda words: None,
-    ) -> list[Row]:
-        """Trains and measures all networks for each seed that has no rows yet; see `Experiment.measure`."""
-        folder, file = Path(folder), RowFile(Path(folder, ROWS))
-        settings = {name: value for name, value in asdict(self).items() if name != "seeds"}
-        with one_at_a_time(folder):
-            begun = read_settings(folder / SETTINGS, "two-moons experiment")
-            refuse_changes(f"The experiment in {folder}", begun or settings, settings)
-            write_json(folder / SETTINGS, settings)
-            moons = data.load("two_moons", root=data_root)
-            run = fingerprint(settings, moons.digest())
-            # The rows of a seed are appended together: the last one is there only if all of them are
-            done = {row.seed for row in file.read() if (row.run, row.detector) == (run, _LAST)}
-            if not (folder / PANELS).is_file():
-                done.discard(0)
-            for seed in range(self.seeds):
-                if seed in done:
-                    continue
-                panels = list(self._panels(moons, seed, lambda words, seed=seed: say(f"Seed {seed}: {words}")))
-                if seed == 0:
-                    self._save(folder / PANELS, moons, panels)
-                file.append(self._rows(panels, moons, seed, run, command))
-            return latest(file.read())
+    def work(self) -> list[Work]:
+        """The networks of one seed."""
+        alone = [Work(self._spec(network), 2_000, ood=("plane",)) for network in NETWORKS]
+        return [*alone, Work(self._spec("ResFFN"), 2_000, self.members, ("plane",))]
 
-    def write_page(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Writes panels.png, the paper's four panels for seed 0, and table.md, with the AUROC over all seeds."""
-        folder = Path(folder)
-        rows, image = latest(RowFile(folder / ROWS).read()), io.BytesIO()
-        with np.load(folder / PANELS) as arrays:
-            self.draw(arrays, rows).savefig(image, format="png", dpi=110)
-        write_bytes(folder / FIGURE, image.getvalue())
-        write_bytes(folder / TABLE, "\n".join(table.to_markdown() for table in tabulate(rows)).encode())
-        return [folder / FIGURE, folder / TABLE]
+    def measure(self, folder: FilePath, *, data_root: Root = None, command: str = "", say: Say = silent) -> list[Row]:
+        """Trains and measures all networks for each seed that has no rows yet; see `Experiment.measure`."""
+        moons = data.load("two_moons", root=data_root)
+
+        def measure(seed: int) -> Measured:
+            panels = list(self._panels(moons, seed, lambda words: say(f"Seed {seed}: {words}")))
+            values = [
+                {"detector": one.measure, "network": one.network, "members": one.members, "value": one.auroc}
+                for one in panels
+            ]
+            return Measured(values, self._arrays(moons, panels))
+
+        return measure_seeds(
+            self,
+            "two-moons",
+            folder,
+            measure,
+            last={"detector": _LAST},
+            digest=moons.digest(),
+            command=command,
+            data="two_moons",
+            ood="plane",
+            metric="auroc",
+            reductions=self._spec("ResFFN").reductions(len(moons)),
+        )
+
+    def write_page(self, folder: FilePath) -> list[Path]:
+        """Writes panels.png, the paper's four panels for the first seed."""
+        path = Path(folder) / FIGURE
+        write_bytes(path, as_png(self.draw(read_arrays(folder), latest(RowFile(path.with_name(ROWS)).read()))))
+        return [path]
 
     def draw(self, arrays: Mapping[str, np.ndarray], rows: Iterable[Row]) -> "Figure":
         """The paper's four panels: dark is uncertain, and each panel has a scale of its own.
 
         Args:
-            arrays: The content of panels.npz.
-            rows: Of which those of seed 0 have the AUROC.
+            arrays: The content of arrays.npz.
+            rows: Of which those of the first seed have the AUROC.
         """
         figure_module = require("matplotlib.figure", extra="report", purpose="ddu reproduce two-moons")
         figure = figure_module.Figure(figsize=(12, 3.4), layout="constrained")
-        values = {(row.network, row.detector): row.value for row in rows if row.seed == 0}
+        values = {(row.network, row.detector): row.value for row in rows if row.seed == self.seeds[0]}
         for axes, (network, measure) in zip(figure.subplots(1, 4, sharex=True, sharey=True), self.shown, strict=True):
             uncertainty = arrays[f"{network}, {measure}"]
             # Ranks, since log-densities span several orders of magnitude; equal values have the same
@@ -190,7 +187,7 @@ class TwoMoons:
 
         for network in NETWORKS:
             say(f"train {network}")
-            predict = DDU(train(network, seed)).fit([(points, labels)]).predict
+            predict = DDU.paper(train(network, seed)).fit([(points, labels)]).predict
             yield panel(network, "softmax entropy", lambda z, predict=predict: predict(z).aleatoric)
             yield panel(network, "feature density", lambda z, predict=predict: predict(z).epistemic)
         say(f"train an ensemble of {self.members}")
@@ -199,25 +196,33 @@ class TwoMoons:
         yield panel(name, "predictive entropy", lambda z: decompose(z).predictive_entropy, self.members)
         yield panel(name, _LAST, lambda z: decompose(z).mutual_information, self.members)
 
-    def _save(self, path: Path, moons: ArrayDataset, panels: Iterable[Panel]) -> None:
-        """Writes what the figure shows."""
+    def _arrays(self, moons: ArrayDataset, panels: Iterable[Panel]) -> dict[str, np.ndarray]:
+        """What the figure shows."""
         x, y = self._axes()
         shown = {f"{one.network}, {one.measure}": one.uncertainty for one in panels if one[:2] in self.shown}
-        write_arrays(path, {"x": x, "y": y, "points": moons.inputs, "labels": moons.labels, **shown})
+        return {"x": x, "y": y, "points": moons.inputs, "labels": moons.labels, **shown}
 
-    def _rows(self, panels: Iterable[Panel], moons: ArrayDataset, seed: int, run: str, command: str) -> list[Row]:
-        """The AUROC of each panel."""
-        recipe = RECIPES["two_moons"].with_changes(epochs=self.epochs)
-        facts: dict[str, Any] = {
-            "data": "two_moons",
-            "seed": seed,
-            "run": run,
-            "ood": "plane",
-            "metric": "auroc",
-            "reductions": RunSpec("resffn4_128", "two_moons", recipe).reductions(len(moons)),
-            **source(command),
+    def _spec(self, network: str) -> RunSpec:
+        """How a network is trained; it holds nothing out."""
+        name, options = NETWORKS[network]
+        recipe = RECIPES["two_moons"].with_changes(epochs=self.epochs, validation_share=0.0)
+        return RunSpec(name, "two_moons", recipe, None, options={"sensitive": False, **options})
+
+
+def judge(rows: Sequence[Row]) -> Judgement:
+    """Whether the density knows where the data is, the entropies do not, and FC-Net's density does not."""
+    density, plain = (mean_value(rows, "auroc", network=one, detector="feature density") for one in _DENSITIES)
+    single = mean_value(rows, "auroc", network="ResFFN", detector="softmax entropy")
+    ensemble = mean_value(rows, "auroc", detector="predictive entropy")
+    return Judgement.of(
+        {
+            f"The density of ResFFN with spectral norm has an AUROC of {density:.2%}, at least 99 %": density >= 0.99,
+            f"Softmax entropy ({single:.2%}) and the ensemble's predictive entropy ({ensemble:.2%}) stay below 90 %": (
+                max(single, ensemble) < 0.9
+            ),
+            f"FC-Net's density ({plain:.2%}) is worse by at least one per cent": plain < density - 0.01,
         }
-        return [
-            Row(detector=one.measure, network=one.network, members=one.members, value=one.auroc, **facts)
-            for one in panels
-        ]
+    )
+
+
+_DENSITIES = ("ResFFN, spectral norm", "FC-Net")

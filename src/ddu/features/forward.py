@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -26,6 +27,9 @@ from ddu.messages import shown
 T = TypeVar("T")
 
 _COMPILER = threading.RLock()
+_MODES = threading.Lock()
+# How many passes are under way, of each module that was training before
+_PASSES: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 _TRANSFORM = (
     "transform it as in training, for instance transform = torchvision.transforms.Compose([Resize(size), ToTensor(), "
     "Normalize(mean, std)]), and pass transform(image)[None], or torch.stack([transform(i) for i in images])."
@@ -106,13 +110,13 @@ def _not_tensors(inputs: Any) -> str:
     """What to do about inputs without a single tensor."""
     if isinstance(inputs, DataLoader):
         return (
-            "The inputs are a DataLoader, and a detector judges one batch at a time: loop over it, for instance "
-            "[detector.predict(x) for x, y in loader]."
+            "The inputs are a DataLoader, and a tap takes one batch: detector.predict(loader) runs all of them, and "
+            "ddu.features.extract(tap, loader) gives their features."
         )
     if isinstance(inputs, Dataset):
         return (
-            f"The inputs are a {type(inputs).__name__}, and a detector judges one batch at a time: loop over "
-            "DataLoader(dataset, batch_size=...), for instance [detector.predict(x) for x, y in loader]."
+            f"The inputs are a {type(inputs).__name__}, and a tap takes one batch: detector.predict(dataset) runs all "
+            "of it, and ddu.features.extract(tap, DataLoader(dataset, batch_size=...)) gives its features."
         )
     first = inputs[0] if isinstance(inputs, tuple | list) and inputs else inputs
     if type(first).__module__.split(".")[0] == "PIL":  # which need not be installed
@@ -163,6 +167,14 @@ def check_logits(logits: Tensor) -> None:
         )
 
 
+def are_log_probabilities(logits: Tensor) -> bool:
+    """Whether exp of every row sums to 1, for at least three rows of at least two classes."""
+    if len(logits) < 3 or logits.shape[1] < 2:
+        return False
+    tolerance = 4 * torch.finfo(logits.dtype).eps * logits.abs().amax(1).clamp(min=1)
+    return bool((torch.logsumexp(logits.double(), 1).abs() <= tolerance).all())
+
+
 # Leaving the model as it was
 
 
@@ -178,11 +190,29 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
             # compiled code does not see later hooks; the stance is of the whole process: one thread at a time
             stack.enter_context(_COMPILER)
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        for module in modules:
-            if module.training:
-                stack.callback(setattr, module, "training", True)
-                module.training = False
+        stack.enter_context(_evaluating(modules))
         yield
+
+
+@contextmanager
+def _evaluating(modules: list[nn.Module]) -> Iterator[None]:
+    """Evaluation mode, which threads share: the first that finds a module training stops it, the last sets it going."""
+    held = []
+    with _MODES:
+        for module in modules:
+            if module.training or module in _PASSES:
+                _PASSES[module] = _PASSES.get(module, 0) + 1
+                module.training = False
+                held.append(module)
+    try:
+        yield
+    finally:
+        with _MODES:
+            for module in held:
+                _PASSES[module] -= 1
+                if not _PASSES[module]:
+                    del _PASSES[module]
+                    module.training = True
 
 
 def observed(model: nn.Module, inputs: Any, work: Callable[[], tuple[T, Tensor]]) -> tuple[T, Tensor]:
@@ -253,6 +283,13 @@ def _other_forms(model: nn.Module, inputs: Any) -> Iterator[tuple[Any, int, str]
                 rows,
                 f"The inputs have the shape {shape}, with their channels last, and the model takes them first: pass "
                 f"x.permute(0, 3, 1, 2) of shape {(rows, shape[3], *shape[1:3])}.",
+            )
+        if last.ndim > 1:
+            yield (
+                last.flatten(0, 1),
+                rows * shape[1],
+                f"The inputs have the shape {shape}, one dimension too many: pass x.flatten(0, 1). A list of batches "
+                "is stacked; pass it as an iterator, iter(batches).",
             )
         like = example_of(model)
         if like is not None and not last.is_floating_point():

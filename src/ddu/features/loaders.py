@@ -105,6 +105,65 @@ def _extracted(tap: Callable[[Any], Batch], items: Iterable[Any]) -> Iterator[Ba
         yield batch._replace(labels=aligned_labels(labels, batch.logits))
 
 
+# Inputs to judge
+
+
+def batches_of(x: Any, batch_size: int, *, progress: bool | None = None) -> Iterator[Any]:
+    """Inputs as batches that a tap takes.
+
+    - A tensor or array is a batch, and a long one is divided; a list of some that have one shape is stacked.
+    - A tuple or mapping is one batch of several inputs; extracted features are one batch.
+    - A data set is collated; a loader and any other iterable give batches, from which labels are left out.
+
+    >>> [tuple(batch.shape) for batch in batches_of([torch.zeros(3), torch.zeros(3), torch.zeros(3)], 2)]
+    [(2, 3), (1, 3)]
+    >>> loader = [(torch.zeros(4, 3), torch.tensor([0, 1, 1, 2])), torch.zeros(2, 3)]
+    >>> [tuple(batch.shape) for batch in batches_of(loader, 2)]
+    [(4, 3), (2, 3)]
+    """
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise InputError(f"The 'batch_size' parameter must be an integer of at least 1. Got {batch_size!r} instead.")
+    if isinstance(x, list) and _have_one_shape(x):
+        x = torch.stack([torch.as_tensor(item) for item in x])
+    if isinstance(x, Tensor | np.ndarray) and x.ndim and len(x) > batch_size:
+        starts = track(range(0, len(x), batch_size), "predictions", show=progress)
+        return (x[start : start + batch_size] for start in starts)
+    if isinstance(x, Dataset):
+        from ddu.data import loader  # which others than data sets do not need
+
+        x = loader(x, batch_size)
+    elif isinstance(x, Tensor | np.ndarray | tuple | Mapping | str) or not hasattr(x, "__iter__"):
+        return iter([x])
+    return (inputs_of(batch) for batch in track(x, "predictions", show=progress))
+
+
+def _have_one_shape(items: list[Any]) -> bool:
+    arrays = [item for item in items if isinstance(item, Tensor | np.ndarray)]
+    return len(items) == len(arrays) and len({tuple(array.shape) for array in arrays}) == 1
+
+
+def inputs_of(batch: Any) -> Any:
+    """What a loader gave without its labels: a last vector of integers, one for each input, or what is named so."""
+    if isinstance(batch, FeatureBatch):
+        return batch
+    if isinstance(batch, Mapping):
+        key = next((key for key in _LABEL_KEYS if key in batch), None)
+        return batch if key is None or len(batch) == 1 else {name: v for name, v in batch.items() if name != key}
+    if not isinstance(batch, tuple | list):
+        return batch
+    inputs = batch[:-1] if len(batch) > 1 and _are_labels(batch[-1], batch[0]) else batch
+    return inputs[0] if len(inputs) == 1 else tuple(inputs)
+
+
+def _are_labels(values: Any, inputs: Any) -> bool:
+    if isinstance(values, list | tuple):
+        return all(isinstance(value, int | np.integer) for value in values)
+    if not isinstance(values, Tensor | np.ndarray) or not isinstance(inputs, Tensor | np.ndarray) or not inputs.ndim:
+        return False
+    integers = values.dtype.kind in "iu" if isinstance(values, np.ndarray) else not values.is_floating_point()
+    return integers and tuple(values.shape) == (len(inputs),)
+
+
 # Before anything is read
 
 
@@ -115,6 +174,18 @@ def listed_labels(loader: Iterable[Any]) -> Tensor | None:
     dataset: Any = loader.dataset
     labels = _listed(dataset)
     return labels if labels is not None and len(labels) == len(dataset) else None
+
+
+def expected_samples(loader: Iterable[Any]) -> int | None:
+    """How many samples a loader will give, where that can be known beforehand."""
+    try:
+        if isinstance(loader, DataLoader):
+            return len(loader.sampler)  # pyright: ignore[reportArgumentType]
+        if isinstance(loader, list | tuple) and all(isinstance(batch, tuple | list) for batch in loader):
+            return sum(len(batch[-1]) for batch in loader if batch[-1] is not None)
+    except (TypeError, IndexError):  # an iterable data set, or what is no batch, which is refused when it is read
+        pass
+    return None
 
 
 def are_given(labels: Tensor, loader: Any) -> bool:
@@ -159,7 +230,12 @@ def _listed(dataset: Any) -> Tensor | None:
 
 def _label_given(loader: Any, index: int) -> int:
     """What the loader gives as the label of one sample."""
+    _, labels = split_batch(batch_of_one(loader, index))
+    return int(torch.as_tensor(labels).flatten()[0])
+
+
+def batch_of_one(loader: Any, index: int) -> Any:
+    """What a loader of a map-style data set gives for one sample."""
     dataset = loader.dataset
     samples = dataset.__getitems__([index]) if hasattr(dataset, "__getitems__") else [dataset[index]]
-    _, labels = split_batch(loader.collate_fn(samples))
-    return int(torch.as_tensor(labels).flatten()[0])
+    return loader.collate_fn(samples)

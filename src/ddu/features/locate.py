@@ -11,11 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from ddu.errors import LayerError
-from ddu.features.forward import logits_in, run
+from ddu.features.forward import check_model, logits_in, run, unwrapped
+from ddu.messages import shown
 
 
 class Place(NamedTuple):
-    """Where features are taken: the "input" or "output" of a layer, or from the "callable" of that name."""
+    """Where features are taken: the "input" or "output" of a layer, or from the "callable" of that name.
+
+    Of "input tokens" and "output tokens" the features are on the last axis, (N, T, d) or (N, H, W, d).
+    """
 
     kind: str
     layer: str
@@ -91,3 +95,29 @@ def submodule(model: nn.Module, name: str) -> nn.Module:
         close = difflib.get_close_matches(name, [known for known, _ in model.named_modules()], n=3)
         hint = f"The closest are {close}" if close else f"It has {[known for known, _ in model.named_children()]}"
         raise LayerError(f"{type(model).__name__} has no layer {name!r}. {hint}.") from error
+
+
+def find_layer(model: nn.Module, kind: type[nn.Module], way_out: str) -> str:
+    """The name of the only layer of a kind."""
+    check_model(model)
+    names = [name for name, module in unwrapped(model).named_modules() if isinstance(module, kind)]
+    if len(names) != 1:
+        raise LayerError(
+            f"This detector needs a network with one {kind.__name__}, and the {type(model).__name__} has {len(names)}: "
+            f"train one that {way_out} makes."
+        )
+    return names[0]
+
+
+def pooled(value: object, tokens: bool, source: str) -> Tensor:
+    """Features (N, d) in memory of their own; maps (N, d, H, W) and tokens (N, T, d) are averaged over positions."""
+    if isinstance(value, Tensor) and value.ndim == 2:
+        return value.clone()  # a later layer may work in place
+    if isinstance(value, Tensor) and tokens and value.ndim > 2:
+        return value.flatten(1, -2).mean(1)
+    if isinstance(value, Tensor) and value.ndim == 4:
+        return value.mean(dim=(2, 3))
+    raise LayerError(
+        f"{source} is a {shown(value)}. Features must be (N, d), or maps (N, d, H, W) to average over positions: "
+        "pass another layer, or a callable that returns (N, d)."
+    )

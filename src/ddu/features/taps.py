@@ -4,7 +4,7 @@ The model is only looked at. One forward pass under hooks gives features and log
 gone and modes, parameters, buffers and random state are as before, also when the forward pass fails.
 
     FeatureTap   one layer: what the head sees, logits = head(features), unless another is named
-    LayersTap    several layers side by side
+    LayersTap    several layers side by side, named or at the ends of the network's stages
     LogitsTap    the logits alone
     SharedTap    all layers of several taps in one pass; each gets its own batch from it
 """
@@ -13,19 +13,22 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import chain
+from itertools import chain, groupby
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeGuard
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from ddu.errors import InputError, LayerError, NotFittedError
 from ddu.features.forward import arguments, check_model, logits_in, observed, run, unwrapped
-from ddu.features.locate import Place, locate, submodule
+from ddu.features.locate import Place, locate, pooled, submodule
+from ddu.features.stages import find_stages
 from ddu.messages import shown
 
 FeatureSource: TypeAlias = str | nn.Module | Callable[..., Tensor] | Mapping[str, str] | None
+
+_KINDS = ("input", "output", "input tokens", "output tokens", "callable")
 
 
 class FeatureBatch(NamedTuple):
@@ -68,12 +71,25 @@ class ModelTap(ABC):
                 All are moved to the model's device, and floats to its precision; integers stay integers. A
                 `FeatureBatch` that was extracted before is returned as it is.
         """
-        return inputs if isinstance(inputs, FeatureBatch) else self.batch_of(_read(self.model, self.taps, inputs))
+        return inputs if isinstance(inputs, FeatureBatch) else self.batch_of(_read(self.model, self.sources, inputs))
+
+    def traced(self, model: nn.Module, *args: Any, **kwargs: Any) -> FeatureBatch:
+        """The same of one forward pass of a copy of the model, as operations that `torch.export` can follow.
+
+        Inputs are neither copied nor moved, and the mode of the copy stays as it is.
+        """
+        found, logits = _capture(model, self.sources, args, lambda: model(*args, **kwargs))
+        return self.batch_of(SharedBatch(found, logits))
 
     @property
     @abstractmethod
     def taps(self) -> "Sequence[FeatureTap]":
         """A tap for each single layer that it reads, in order."""
+
+    @property
+    def sources(self) -> "Sequence[FeatureTap | LayersTap]":
+        """What finds its layers: the taps of named layers, or itself where one search finds all of them."""
+        return self.taps
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -138,11 +154,15 @@ class FeatureTap(ModelTap):
         """Its own batch from one that has its place."""
         return FeatureBatch(batch.features[self.found], batch.logits, batch.labels)
 
-    def locate(self, model: nn.Module, inputs: Any) -> Place:
-        """Its place in the model, searched on the first call."""
+    def located(self, model: nn.Module, inputs: Any) -> "tuple[FeatureTap]":
+        """Itself, with its place in the model, which is searched on the first call."""
         if self._place is None:
             self._place = locate(model, self.features, inputs)
-        return self._place
+        return (self,)
+
+    def adopt(self, places: Sequence[Place]) -> None:
+        """Takes over the place that another tap found."""
+        (self._place,) = places
 
     @property
     def layer(self) -> str | None:
@@ -181,8 +201,7 @@ class FeatureTap(ModelTap):
         return asked._asdict() if isinstance(asked, Place) else asked if isinstance(asked, str) else None
 
     def __repr__(self) -> str:
-        place = f"{self._place.kind} of {self._place.layer!r}" if self._place else f"features={self.layer!r}"
-        return f"FeatureTap({type(unwrapped(self.model)).__name__}, {place})"
+        return f"FeatureTap({type(unwrapped(self.model)).__name__}, {_listed([self])})"
 
 
 class LogitsTap(ModelTap):
@@ -206,29 +225,66 @@ class LayersTap(ModelTap):
 
     Args:
         model: Any classifier.
-        layers: Layers as `FeatureTap` takes them, without callables.
+        layers: Layers as `FeatureTap` takes them, without callables; or `"stages"`, the ends of the network's stages,
+            of which the last is what the head sees. They are searched on the first call, which costs one more forward
+            pass: where the resolution falls, or of transformers and MLPs, between their blocks. Tokens (N, T, d) are
+            averaged. Afterwards `places` and the tap itself, printed, say what was found.
 
     Attributes:
         widths: How many features each layer has; known after the first call.
 
-    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-    >>> tap = LayersTap(model, ["0", "2"])
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+    >>> tap = LayersTap(model, ["0", "4"])
     >>> tap(torch.zeros(5, 4)).features.shape, tap.widths
-    (torch.Size([5, 16]), [8, 8])
+    (torch.Size([5, 14]), [8, 6])
     >>> tap.places
-    (Place(kind='output', layer='0'), Place(kind='input', layer='2'))
+    (Place(kind='output', layer='0'), Place(kind='input', layer='4'))
+    >>> tap = LayersTap(model, "stages")
+    >>> tap(torch.randn(5, 4)).features.shape
+    torch.Size([5, 14])
+    >>> tap
+    LayersTap(Sequential, output of '1', input of '4')
     """
 
-    def __init__(self, model: nn.Module, layers: Sequence[FeatureSource]):
+    def __init__(self, model: nn.Module, layers: Sequence[FeatureSource] | Literal["stages"]):
         super().__init__(model)
-        self._taps = [FeatureTap(model, layer) for layer in layers]
+        if isinstance(layers, str) and layers != "stages":
+            raise InputError(f"layers= must be a list of layers or 'stages'. Got {layers!r} instead.")
+        self.layers = layers
+        self._taps = None if isinstance(layers, str) else [FeatureTap(model, layer) for layer in layers]
         self.widths: list[int] | None = None
-        _refuse_callables(self._taps)
+        _refuse_callables(self._taps or ())
 
     @property
     def taps(self) -> list[FeatureTap]:
         """A tap for each layer."""
+        if self._taps is None:
+            raise NotFittedError("The stages are found on the first call: run a batch through the tap first.")
         return self._taps
+
+    @property
+    def sources(self) -> "Sequence[FeatureTap | LayersTap]":
+        """The taps of named layers, or itself for stages."""
+        return [self] if self.layers == "stages" else self.taps
+
+    @property
+    def asked(self) -> Place:
+        """What stands for its stages, whether they are found or not."""
+        return Place("stages", "")
+
+    def place(self) -> list[dict[str, str] | str | None] | str:
+        """What it taps as JSON: a place for each layer, or "stages" before they are found."""
+        return "stages" if self._taps is None else [tap.place() for tap in self._taps]
+
+    def located(self, model: nn.Module, inputs: Any) -> list[FeatureTap]:
+        """Its taps, with their places in the model; stages are searched on the first call."""
+        if self._taps is None:
+            self.adopt(find_stages(model, inputs))
+        return [one for tap in self.taps for one in tap.located(model, inputs)]
+
+    def adopt(self, places: Sequence[Place]) -> None:
+        """Takes over the places that another tap found."""
+        self._taps = [FeatureTap(self.model, place._asdict()) for place in places]
 
     def batch_of(self, batch: SharedBatch) -> FeatureBatch:
         """Its own batch from one that has all its places."""
@@ -249,7 +305,7 @@ class LayersTap(ModelTap):
             with torch.enable_grad():
                 x = args[0].requires_grad_()
                 # the model may work in place
-                found, logits = _capture(model, self.taps, x, lambda: model(x.clone()))
+                found, logits = _capture(model, self.sources, x, lambda: model(x.clone()))
                 features = self.batch_of(SharedBatch(found, logits)).features
                 (gradient,) = torch.autograd.grad(score(features).sum(), x)
             return x.detach() - step * gradient.sign(), logits
@@ -259,7 +315,9 @@ class LayersTap(ModelTap):
         return self(x)._replace(logits=logits)
 
     def __repr__(self) -> str:
-        return f"LayersTap({', '.join(map(repr, self.taps))})"
+        only = "only " if self.layers == "stages" and self._taps and len(self._taps) == 1 else ""
+        found = "layers='stages'" if self._taps is None else only + _listed(self._taps)
+        return f"LayersTap({type(unwrapped(self.model)).__name__}, {found})"
 
 
 class SharedTap:
@@ -285,52 +343,56 @@ class SharedTap:
     def __init__(self, model: nn.Module, taps: Iterable[ModelTap]):
         check_model(model)
         self.model = model
-        self._taps = {tap.asked: tap for shared in taps for tap in shared.taps}
-        _refuse_callables(self._taps.values())
+        self._sources = {source.asked: source for tap in taps for source in tap.sources}
+        _refuse_callables(self._sources.values())
 
     def __call__(self, inputs: Any) -> SharedBatch:
         """Runs the model once, on inputs as `FeatureTap` takes them."""
-        return _read(self.model, list(self._taps.values()), inputs)
+        return _read(self.model, list(self._sources.values()), inputs)
 
     def serves(self, tap: object) -> bool:
         """Whether its batches have everything that a tap reads."""
-        return isinstance(tap, ModelTap) and all(self._source(one) is not None for one in tap.taps)
+        return isinstance(tap, ModelTap) and all(self._source(one) is not None for one in tap.sources)
 
     def batch_for(self, tap: ModelTap, batch: SharedBatch) -> FeatureBatch:
         """What a tap would have read itself; a tap that has not run yet learns its places from those found here."""
-        for one in tap.taps:
+        for one in tap.sources:
             source = self._source(one)
             if source is None:
                 raise InputError(f"{one} reads a place that was not extracted. There are {list(batch.features)}.")
-            one._place = source.found
+            one.adopt(source.places)
         return tap.batch_of(batch)
 
-    def _source(self, tap: FeatureTap) -> FeatureTap | None:
-        """The tap here that reads the same place as another, by the layer named or by the place found."""
-        found = {one.asked: one for one in self._taps.values()}
-        return self._taps.get(tap.asked) or found.get(tap.asked)
+    def _source(self, asking: "FeatureTap | LayersTap") -> "FeatureTap | LayersTap | None":
+        """What reads here the same as another, by the layer named or by the place found."""
+        if asking.asked in self._sources:
+            return self._sources[asking.asked]
+        stages = [one for one in self._sources.values() if isinstance(one, LayersTap) and one._taps is not None]
+        singles = [one for one in self._sources.values() if isinstance(one, FeatureTap)]
+        found = {one.asked: one for one in chain(singles, *(tap.taps for tap in stages))}
+        return found.get(asking.asked)
 
     def __repr__(self) -> str:
-        return f"SharedTap({type(unwrapped(self.model)).__name__}, {list(self._taps)})"
+        return f"SharedTap({type(unwrapped(self.model)).__name__}, {list(self._sources)})"
 
 
 # One forward pass
 
 
-def _read(model: nn.Module, taps: Sequence[FeatureTap], inputs: Any) -> SharedBatch:
+def _read(model: nn.Module, sources: "Sequence[FeatureTap | LayersTap]", inputs: Any) -> SharedBatch:
     """The features at the places of some taps, and the logits."""
     model = unwrapped(model)
-    found, logits = observed(model, inputs, lambda: _capture(model, taps, inputs, lambda: run(model, model, inputs)))
+    found, logits = observed(model, inputs, lambda: _capture(model, sources, inputs, lambda: run(model, model, inputs)))
     return SharedBatch({place: features.detach() for place, features in found.items()}, logits)
 
 
 def _capture(
-    model: nn.Module, taps: Sequence[FeatureTap], inputs: Any, call: Callable[[], Any]
+    model: nn.Module, taps: "Sequence[FeatureTap | LayersTap]", inputs: Any, call: Callable[[], Any]
 ) -> tuple[dict[Place, Tensor], Tensor]:
     """Features at the places of some taps, and logits, while `call` runs the model once."""
-    sources = {tap.locate(model, inputs): tap.features for tap in taps}
+    sources = {one.found: one.features for tap in taps for one in tap.located(model, inputs)}
     called = {
-        place: _pooled(run(source, model, inputs), f"What {place.layer} returns")
+        place: pooled(run(source, model, inputs), False, f"What {place.layer} returns")
         for place, source in sources.items()
         if _is_function(source)
     }
@@ -345,11 +407,12 @@ def _capture(
                 "need a layer that runs once: pass another layer, or a callable that returns (N, d)."
             )
     found = called | {place: kept[0] for place, kept in seen.items()}
+    rows = logits.shape[0]  # of an export it is a symbol, which len() would make a number
     for place, features in found.items():
-        if len(features) != len(logits):
+        if features.shape[0] != rows:
             raise LayerError(
-                f"The features from {place.layer!r} of the {type(model).__name__} have {len(features)} rows, and the "
-                f"logits {len(logits)}: pass another layer, or a callable that returns (N, d)."
+                f"The features from {place.layer!r} of the {type(model).__name__} have {features.shape[0]} rows, and "
+                f"the logits {rows}: pass another layer, or a callable that returns (N, d)."
             )
     return found, logits
 
@@ -357,13 +420,13 @@ def _capture(
 @contextmanager
 def _features_at(model: nn.Module, place: Place) -> Iterator[list[Tensor]]:
     """The features that pass a layer while the model runs."""
-    layer = submodule(model, place.layer)
+    layer, side = submodule(model, place.layer), place.kind.split()[0]
     thread = threading.get_ident()  # others may run the same model at the same time
     seen: list[Tensor] = []
 
     def keep(value: object) -> None:
         if threading.get_ident() == thread:
-            seen.append(_pooled(value, f"The {place.kind} of the {_described(model, place)}"))
+            seen.append(pooled(value, place.kind.endswith("tokens"), f"The {side} of the {_described(model, place)}"))
 
     # Another thread may meet the hook before torch has noted that it takes keyword arguments
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] = MappingProxyType({})) -> None:
@@ -372,24 +435,12 @@ def _features_at(model: nn.Module, place: Place) -> Iterator[list[Tensor]]:
     def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         keep(output)
 
-    if place.kind == "input":
+    if side == "input":
         hook = layer.register_forward_pre_hook(before, with_kwargs=True)
     else:
         hook = layer.register_forward_hook(after)
     with hook:
         yield seen
-
-
-def _pooled(value: object, source: str) -> Tensor:
-    """Features (N, d) in memory of their own; maps (N, d, H, W) are averaged over their positions."""
-    if isinstance(value, Tensor) and value.ndim == 2:
-        return value.clone()  # a later layer may work in place
-    if isinstance(value, Tensor) and value.ndim == 4:
-        return value.mean(dim=(2, 3))
-    raise LayerError(
-        f"{source} is a {shown(value)}. Features must be (N, d), or maps (N, d, H, W) to average over positions: "
-        "pass another layer, or a callable that returns (N, d)."
-    )
 
 
 def _described(model: nn.Module, place: Place) -> str:
@@ -399,10 +450,10 @@ def _described(model: nn.Module, place: Place) -> str:
 def _restored(description: Mapping[str, str]) -> Place:
     """The inverse of `FeatureTap.describe`."""
     kind, layer = description.get("kind"), description.get("layer")
-    if kind not in ("input", "output", "callable") or not isinstance(layer, str):
+    if kind not in _KINDS or not isinstance(layer, str):
         raise InputError(
-            "A described feature layer has a 'kind' ('input', 'output' or 'callable') and a 'layer'. "
-            f"Got {dict(description)} instead."
+            "A described feature layer has a 'layer', and a 'kind' that is 'input', 'output', 'input tokens', "
+            f"'output tokens' or 'callable'. Got {dict(description)} instead."
         )
     if kind == "callable":
         raise LayerError(
@@ -415,6 +466,19 @@ def _is_function(features: object) -> TypeGuard[Callable[..., Tensor]]:
     return callable(features) and not isinstance(features, nn.Module)
 
 
-def _refuse_callables(taps: Iterable[FeatureTap]) -> None:
-    if any(_is_function(tap.features) for tap in taps):
+def _listed(taps: Sequence[FeatureTap]) -> str:
+    """The places of some taps in words: outputs of 'layer1', 'layer2', input of 'fc'."""
+    words = []
+    for kind, group in groupby(taps, lambda tap: tap.found.kind if tap.is_located else None):
+        names = [repr(tap.layer) for tap in group]
+        if kind is None:
+            words += [f"features={name}" for name in names]
+        else:
+            plural = "s" if len(names) > 1 and not kind.endswith("s") else ""
+            words.append(f"{kind}{plural} of {', '.join(names)}")
+    return ", ".join(words)
+
+
+def _refuse_callables(taps: "Iterable[FeatureTap | LayersTap]") -> None:
+    if any(isinstance(tap, FeatureTap) and _is_function(tap.features) for tap in taps):
         raise InputError("Layers must be names or modules of the model, which a callable is not.")

@@ -142,6 +142,12 @@ class LaplacePosterior:
         self.scatter += rows.T @ rows
         self._whitening = None
 
+    def merge(self, other: "LaplacePosterior") -> "LaplacePosterior":
+        """Adds the data that another one has seen."""
+        self.scatter += other.scatter.to(self.scatter)
+        self._whitening = None
+        return self
+
     def prepare(self) -> None:
         """Computes now what `variance` would compute on first use; refuses a matrix that is not a sum of φφᵀ."""
         self._whiten()

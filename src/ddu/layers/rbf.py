@@ -6,6 +6,7 @@ Van Amersfoort et al., "Uncertainty estimation using a single deep deterministic
 import torch
 from torch import Tensor, nn
 
+from ddu.distributed import summed
 from ddu.errors import InputError
 
 
@@ -78,10 +79,12 @@ class RBFHead(nn.Module):
         """Moves each centroid towards the mean of its class in a batch; one without samples stays where it is.
 
         With n_c samples of class c, N_c ← γ N_c + (1 - γ) n_c and M_c ← γ M_c + (1 - γ) Σ W_c z; then e_c = M_c / N_c.
+        Processes that train together each give their share of the batch, and both sums are over all of it.
         """
         member = nn.functional.one_hot(y, len(self.count)).to(self.total)
-        self.count.lerp_(member.sum(0), 1 - self.momentum)
-        self.total.lerp_(torch.einsum("nmc,nc->mc", self.embed(z).to(self.total), member), 1 - self.momentum)
+        self.count.lerp_(summed(member.sum(0)), 1 - self.momentum)
+        total = torch.einsum("nmc,nc->mc", self.embed(z).to(self.total), member)
+        self.total.lerp_(summed(total), 1 - self.momentum)
 
     def extra_repr(self) -> str:
         embedding, classes, features = self.weight.shape

@@ -257,6 +257,21 @@ def spectral_sigma(module: nn.Module) -> Tensor:
         return norm.sigma(module.get_parameter(_RAW))
 
 
+def operator_norm(module: nn.Module, input_shape: tuple[int, ...]) -> float:
+    """The norm of a layer's linear map with the weight that it computes with, to well under 2 %, from below.
+
+    Args:
+        module: A layer that `spectral_norm` takes, with it or without.
+        input_shape: Of a single input, as of `Operator.input_shape`.
+    """
+    operator = Operator.of(module)
+    weight: Any = module.weight
+    with torch.no_grad(), torch.autocast(weight.device.type, enabled=False):
+        kernel = _kernel(weight.detach())
+        start = torch.randn(input_shape, generator=torch.Generator().manual_seed(0)).to(kernel)
+        return float(operator.apply(kernel, operator.most_stretched(kernel, start, _WARM_UP_STEPS)).norm())
+
+
 def find_spectral_norm(module: nn.Module) -> SpectralNorm | None:
     """The spectral norm that sits on this very module."""
     if not parametrize.is_parametrized(module, "weight"):

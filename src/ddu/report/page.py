@@ -13,13 +13,14 @@ from torch import Tensor
 
 from ddu.errors import InputError
 from ddu.extras import require
-from ddu.types import Prediction, Verdict
+from ddu.types import Prediction, Verdict, choice_in_words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PURPOSE = "ddu.report"
 _TEMPLATES = Path(__file__).parent / "templates"
+_LARGEST = 184  # pixels of a picture in a gallery: twice its size on the page
 
 
 @dataclass(frozen=True)
@@ -27,47 +28,67 @@ class Card:
     """One input of a gallery, and what the detector makes of it.
 
     Attributes:
-        image: The picture, as a data URI.
+        image: The picture, as a data URI; None of an input that is no image.
         truth: What it really is, in words.
         label: The predicted class.
         confidence: Probability of that class.
+        candidates: The classes that fit, as a choice: "4 or 9".
         aleatoric: Softmax entropy in nats.
-        log_density: Log-density of its features.
+        p_value: The share of in-distribution inputs at least as unknown.
         verdict: The verdict.
     """
 
-    image: str
+    image: str | None
     truth: str
     label: str
     confidence: float
+    candidates: str
     aleatoric: float
-    log_density: float
+    p_value: float
     verdict: Verdict
 
 
-def make_cards(images: Tensor, prediction: Prediction, truths: Sequence[str]) -> list[Card]:
-    """Cards for a batch of grey images in [0, 1], (input, 1, height, width), that a calibrated detector has judged."""
-    if prediction.verdict is None:
+def make_cards(images: Tensor | None, prediction: Prediction, truths: Sequence[str]) -> list[Card]:
+    """Cards for a batch of inputs that a calibrated detector has judged.
+
+    Args:
+        images: In [0, 1], (input, channel, height, width), grey or colour; None if the inputs are no images.
+        prediction: What the detector makes of them.
+        truths: What they really are, in words.
+    """
+    if prediction.verdict is None or prediction.p_value is None or prediction.candidates is None:
         raise InputError("A gallery shows verdicts, and these predictions have none: calibrate the detector first.")
+    candidates = prediction.to_dict()["candidates"]
     return [
         Card(
-            image=image_uri(image[0]),
+            image=None if image is None else image_uri(image),
             truth=truth,
             label=one.name(int(one.label)),
             confidence=float(one.probs.max()),
+            candidates=choice_in_words(names),
             aleatoric=float(one.aleatoric),
-            log_density=-float(one.epistemic),
+            p_value=float(p_value),
             verdict=Verdict(str(one.verdict)),
         )
-        for image, one, truth in zip(images, prediction, truths, strict=True)
+        for image, one, truth, names, p_value in zip(
+            [None] * len(truths) if images is None else images,
+            prediction,
+            truths,
+            candidates,
+            prediction.p_value,
+            strict=True,
+        )
     ]
 
 
 def image_uri(image: Tensor) -> str:
-    """A grey image in [0, 1], (height, width), as the data URI of a PNG."""
+    """An image in [0, 1], (channel, height, width), grey or colour, as the data URI of a PNG; a large one is shrunk."""
     pillow = require("PIL.Image", extra="report", purpose=_PURPOSE)
     buffer = io.BytesIO()
-    pillow.fromarray((image.clamp(0, 1) * 255).round().byte().cpu().numpy()).save(buffer, format="PNG")
+    pixels = (image.clamp(0, 1) * 255).round().byte().cpu().permute(1, 2, 0).numpy()
+    picture = pillow.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+    picture.thumbnail((_LARGEST, _LARGEST))
+    picture.save(buffer, format="PNG")
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
@@ -105,7 +126,7 @@ def render_page(template: Path, **context: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "number": number, "safe_svg": jinja2.utils.markupsafe.Markup}
+    environment.filters |= {"percent": percent, "number": number, "as_is": jinja2.utils.markupsafe.Markup}
     return environment.get_template(template.name).render(context)
 
 

@@ -13,11 +13,13 @@ from ddu.errors import InputError
 from ddu.metrics import (
     accuracy,
     auroc,
+    auroc_standard_error,
     average_precision,
     brier_score,
     expected_calibration_error,
     fpr_at_id_kept,
     fpr_at_tpr,
+    fpr_standard_error,
     negative_log_likelihood,
     risk_coverage,
     selective_accuracy,
@@ -83,6 +85,8 @@ METRICS: dict[str, Metric] = {
     "aupr_out": Metric("AUPR, OoD positive", "higher", share=True),
     "aupr_in": Metric("AUPR, iD positive", "higher", share=True),
     "fpr95": Metric("FPR at 95 % TPR", "lower", share=True),
+    "auroc_error": Metric("AUROC, standard error", share=True),
+    "fpr95_error": Metric("FPR at 95 % TPR, standard error", share=True),
     "fpr95_in": Metric("OoD passed with 95 % iD kept", "lower", share=True),
     "aurc": Metric("area under risk-coverage", "lower", share=True),
     **{
@@ -92,6 +96,27 @@ METRICS: dict[str, Metric] = {
     "false_alarm_rate": Metric("false alarms", share=True),
     "detection_rate": Metric("OoD detected", "higher", share=True),
     "temperature": Metric("temperature"),
+    "conditional_cross_entropy": Metric("H(Y|Z)", "lower"),
+    "joint_cross_entropy": Metric("H(Y,Z)", "lower"),
+    "marginal_cross_entropy": Metric("H(Z)", "lower"),
+    "overconfidence": Metric("overconfidence, nats"),
+    "entropy_at_star": Metric("entropy at (0, -5)"),
+    "mean_uncertainty": Metric("mean, nats:"),
+    "entropy_deviation": Metric("deviation of the mean entropy"),
+    "agreed_share": Metric("inputs that all agree on", share=True),
+    "variance_violations": Metric("Dirichlet variance above empirical", share=True),
+    "variance_violations_printed": Metric("the same, theorem as printed", share=True),
+    "variance_violations_by_chance": Metric("the same, by chance", share=True),
+    "variance_ratio": Metric("median ratio of variances"),
+    "entropy_distance": Metric("distance of entropy distributions", share=True),
+    "mean_entropy": Metric("mean entropy, nats"),
+    "mean_log_density": Metric("mean log-density", "higher"),
+    "mean_mutual_information": Metric("mean mutual information, nats"),
+    "correlation_with_ensemble_mi": Metric("correlation with mutual information"),
+    "distance_ratio_low": Metric("least distance ratio / median", "higher"),
+    "distance_ratio_high": Metric("largest distance ratio / median", "lower"),
+    "mean_accuracy": Metric("accuracy, mean of the curve", "higher", share=True),
+    **{f"labels_to_{level}": Metric(f"labels to {level} %", "lower") for level in (80, 90, 95)},
     "ambiguous_share": Metric("ambiguous, of all acquired", share=True),
     "round_seconds": Metric("seconds per round", "lower", noisy=True),
     "training_seconds": Metric("seconds to train and fit", "lower", noisy=True),
@@ -125,6 +150,15 @@ def ood_metrics(in_scores: Tensor, out_scores: Tensor) -> dict[str, float]:
         "aupr_in": average_precision(-out_scores, -in_scores),
         "fpr95": fpr_at_tpr(in_scores, out_scores, 0.95),
         "fpr95_in": fpr_at_id_kept(in_scores, out_scores, 0.95),
+    }
+
+
+def ood_errors(in_scores: Tensor, out_scores: Tensor) -> dict[str, float]:
+    """The standard errors of two of `ood_metrics`, over inputs of the same two kinds: auroc_error and fpr95_error."""
+    in_scores, out_scores = in_scores.double(), out_scores.double()
+    return {
+        "auroc_error": auroc_standard_error(in_scores, out_scores),
+        "fpr95_error": fpr_standard_error(in_scores, out_scores, 0.95),
     }
 
 

@@ -17,8 +17,9 @@ class PaperFigure:
 
     Attributes:
         table: The label of its table in the paper's LaTeX.
-        detectors: Our names for the detectors that it is given for; a network's accuracy is that of all its scores.
-        network: Our name for the network, with "+sn" where it has spectral norm; None where there is no network.
+        detectors: Our names for the detectors that it is given for; a network's accuracy is that of all its scores,
+            and an AUROC is that of the paper's own detector, `ddu_paper`.
+        network: Our name for the network, with "+sn" where it has spectral norm.
         data: The training data.
         ood: The out-of-distribution data; None for what is measured in distribution.
         metric: What was measured.
@@ -31,7 +32,7 @@ class PaperFigure:
 
     table: str
     detectors: tuple[str, ...]
-    network: str | None
+    network: str
     data: str
     ood: str | None
     metric: str
@@ -79,7 +80,7 @@ def paper_tables() -> tuple[PaperTable, ...]:
 
 def paper_figure(
     detector: str,
-    network: str | None,
+    network: str,
     data: str,
     metric: str,
     *,
@@ -91,7 +92,7 @@ def paper_figure(
 
     Where several tables have it, they agree, and the first is given. Without `members` an ensemble of any size will do.
 
-    >>> paper_figure("ddu", "wide_resnet28_10+sn", "cifar10", "auroc", ood="svhn").mean
+    >>> paper_figure("ddu_paper", "wide_resnet28_10+sn", "cifar10", "auroc", ood="svhn").mean
     0.9786
     """
     for figure in _by_question().get((detector, network, data, metric, ood, subset), ()):

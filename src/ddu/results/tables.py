@@ -1,26 +1,32 @@
 """Rows of several seeds as tables: mean and standard error, the best marked, the paper's figure beside each."""
 
+import csv
+import html
+import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import hypot, nan
 from operator import itemgetter
-from typing import TYPE_CHECKING, TypeVar
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ddu.errors import InputError
+from ddu.extras import require
 from ddu.metrics import MeanAndStandardError, mean_and_standard_error
-from ddu.results import table_formats as formats
 from ddu.results.metrics import METRICS, Metric, describe
 from ddu.results.paper import PaperFigure, paper_figure
-from ddu.results.row import Row, latest
+from ddu.results.rows import Row, latest
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 T = TypeVar("T")
 
-_WIDTH = re.compile(r" x[0-9.]+")  # in the label of a network
+# In the label of a network
+_WIDTH = re.compile(r" x[0-9.]+")
+_SUBSET = re.compile(r", ([0-9.]+) % of the data$")
 
 
 @dataclass(frozen=True)
@@ -126,24 +132,101 @@ class Table:
 
     def to_markdown(self) -> str:
         """The table in Markdown, with notes below it."""
-        return formats.to_markdown(self)
+        head, body = _cells(
+            self, _Markup(lambda text: text.replace("|", "\\|"), bold="**{}**", underline="<ins>{}</ins>")
+        )
+        rule = ["---", "---", *("---:" for _ in self.columns)]
+        lines = [f"| {' | '.join(row)} |" for row in (head, rule, *body)]
+        return "\n".join([f"Trained on {self.data}", "", *lines, "", *(f"- {note}" for note in self.notes), ""])
 
     def to_latex(self) -> str:
         """The table as a LaTeX `tabular` for the package `booktabs`, with notes as comments below it."""
-        return formats.to_latex(self)
+        head, body = _cells(self, _Markup(_escape_latex, bold=r"\textbf{{{}}}", underline=r"\underline{{{}}}"))
+        lines = [r"\begin{tabular}{ll" + "r" * len(self.columns) + "}", r"\toprule", _latex_row(head)]
+        for first, row in zip(_begins_section(self), body, strict=True):
+            lines += [r"\midrule"] * first + [_latex_row(row)]
+        comments = [f"% {note}" for note in (f"Trained on {self.data}", *self.notes)]
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *comments, ""])
+
+    def to_html(self, title: str) -> str:
+        """The table for a page, turned round so that many metrics fit on a phone: a row each, a column per detector."""
+        head, body = _cells(self, _Markup(html.escape, bold="<strong>{}</strong>", underline="<u>{}</u>"))
+        names = [f'<th scope="col" class="value">{detector} on {network}</th>' for detector, network, *_ in body]
+        lines = [
+            [f'<th scope="row">{title}</th>', *(f'<td class="value">{cell}</td>' for cell in cells)]
+            for title, *cells in zip(head[2:], *(line[2:] for line in body), strict=True)
+        ]
+        notes = "".join(f"<br>{html.escape(note)}" for note in self.notes)
+        return "\n".join(
+            [
+                f"<table><caption>{html.escape(title)}, trained on {html.escape(self.data)}.{notes}</caption>",
+                f'<thead><tr><th scope="col">Metric</th>{"".join(names)}</tr></thead>',
+                *("<tbody>", *(f"<tr>{''.join(line)}</tr>" for line in lines), "</tbody></table>"),
+            ]
+        )
 
     def to_csv(self) -> str:
         """Every cell as a line of CSV, with all its digits: shares between 0 and 1, what does not exist empty."""
-        return formats.to_csv(self)
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(_CSV_COLUMNS)
+        for line, cells in zip(self.lines, self.cells, strict=True):
+            for column, cell in zip(self.columns, cells, strict=True):
+                value, paper = cell.value, cell.paper
+                writer.writerow(
+                    (
+                        *(line.detector, line.network, line.members, self.data, line.run),
+                        *(column.ood, column.severity, column.metric),
+                        *((value.mean, value.standard_error, value.count) if value else (None, None, 0)),
+                        *(cell.failed, cell.best, cell.best_deterministic),
+                        *((paper.mean, paper.standard_error, paper.table) if paper else (None, None, None)),
+                        None if paper is None else "same" if cell.same_scale else "other",
+                    )
+                )
+        return text.getvalue()
 
     def to_rich(self) -> "RichTable":
         """The table for the terminal; the notes are apart."""
-        return formats.to_rich(self)
+        box, markup, rich_table = (
+            require(f"rich.{module}", extra="cli", purpose="Table.to_rich") for module in ("box", "markup", "table")
+        )
+        head, body = _cells(self, _Markup(markup.escape, bold="[bold]{}[/]", underline="[underline]{}[/]", gap="\n"))
+        drawn = rich_table.Table(
+            title=f"Trained on {markup.escape(self.data)}",
+            title_justify="left",
+            title_style="bold",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+        )
+        for index, heading in enumerate(head):
+            folded = fill(heading, _HEADING_WIDTH, break_long_words=False)
+            drawn.add_column(folded, justify="right" if index > 1 else "left", no_wrap=True)
+        for first, row in zip(_begins_section(self), body, strict=True):
+            if first and drawn.row_count:
+                drawn.add_section()
+            drawn.add_row(*row)
+        return drawn
 
     @property
     def notes(self) -> list[str]:
         """What has to be known to read the table, and what failed, a line each."""
-        return formats.notes(self)
+        cells = [cell for line in self.cells for cell in line]
+        lines = []
+        uneven = any(cell.value is not None and cell.value.count != self.seeds for cell in cells)
+        unless = ", where n does not say otherwise" if uneven else ""
+        if self.seeds > 1:
+            lines.append(f"Mean ± standard error of the mean over {self.seeds} seeds{unless}.")
+        elif self.seeds == 1:
+            lines.append(f"One seed, so there is no standard error{unless}.")
+        if any(cell.best for cell in cells):
+            within = ", and what is within two standard errors of the difference" if self.seeds > 1 else ""
+            lines.append(f"Bold: the best{within}. Underlined: the same among single networks.")
+        if self.seeds == 1 and len(self.lines) > 1 and any(column.description.noisy for column in self.columns):
+            lines.append("Times and memory of one seed are not ranked, since their noise is unknown.")
+        if any(cell.paper and cell.same_scale for cell in cells):
+            lines.append("In brackets: the paper's figure, mean ± standard error.")
+        lines += _papers_other_scale(self)
+        return lines + [f"Failed: {row.subject}: {' '.join((row.error or '').split())}" for row in self.failures]
 
     def only(self, columns: slice) -> "Table":
         """The table with some of its columns."""
@@ -186,8 +269,11 @@ def _cell(data: str, line: Line, column: Column, rows: list[Row]) -> Cell:
     failed = {row.seed for row in here if row.status == "failed"} - set(values)
     paper, reduced = None, any(row.reductions for row in here)
     if values and column.metric is not None and column.severity is None:
-        network = _WIDTH.sub("", line.network) if reduced else line.network
-        paper = paper_figure(line.detector, network, data, column.metric, ood=column.ood, members=line.members)
+        subset = _SUBSET.search(line.network)
+        network = _SUBSET.sub("", _WIDTH.sub("", line.network) if reduced else line.network)
+        part = None if subset is None else float(subset[1]) / 100
+        facts: dict[str, Any] = {"ood": column.ood, "members": line.members, "subset": part}
+        paper = paper_figure(line.detector, network, data, column.metric, **facts)
     return Cell(mean_and_standard_error(values.values()) if values else None, len(failed), paper, not reduced)
 
 
@@ -247,3 +333,91 @@ def _check_metrics(metrics: Sequence[str], rows: list[Row]) -> None:
     missing = [metric for metric in metrics if metric not in measured]
     if missing:
         raise InputError(f"No row has the metric {missing[0]!r}. There are: {', '.join(measured) or 'none'}.")
+
+
+# How a table is written
+
+_CSV_COLUMNS = (
+    *("detector", "network", "members", "data", "run", "ood", "severity", "metric"),
+    *("mean", "standard_error", "seeds", "failed", "best", "best_deterministic"),
+    *("paper_mean", "paper_standard_error", "paper_table", "paper_scale"),
+)
+_HEADING_WIDTH = 13  # on the terminal
+
+
+@dataclass(frozen=True)
+class _Markup:
+    escape: Callable[[str], str]
+    bold: str
+    underline: str
+    gap: str = " "  # between a value and what is said of it
+
+
+def _cells(table: Table, markup: _Markup) -> tuple[list[str], list[list[str]]]:
+    """The head and the body of the table, as text in a markup."""
+    head = ["detector", "network", *(markup.escape(column.heading) for column in table.columns)]
+    body = [
+        [markup.escape(line.detector), markup.escape(table.network_name(line))]
+        + [
+            _written(cell, column.description, table.seeds, markup)
+            for cell, column in zip(cells, table.columns, strict=True)
+        ]
+        for line, cells in zip(table.lines, table.cells, strict=True)
+    ]
+    return head, body
+
+
+def _written(cell: Cell, metric: Metric, usual_seeds: int, markup: _Markup) -> str:
+    words = "–"
+    remarks = [f"{cell.failed} failed"] if cell.failed else []
+    if cell.value is not None:
+        words = metric.write(cell.value.mean, cell.value.standard_error)
+        remarks = [f"n = {cell.value.count}"] * (cell.value.count != usual_seeds) + remarks
+    text = markup.escape(words)
+    if cell.best_deterministic:
+        text = markup.underline.format(text)
+    if cell.best:
+        text = markup.bold.format(text)
+    parts = [f"({', '.join(remarks)})"] if remarks else []
+    if cell.paper is not None and cell.same_scale:
+        parts.append(f"[{metric.write(cell.paper.mean, cell.paper.standard_error)}]")
+    return markup.gap.join([text, *map(markup.escape, parts)])
+
+
+def _papers_other_scale(table: Table) -> list[str]:
+    """The paper's figures for runs that are reduced here, a line for each detector."""
+    found = []
+    for line, cells in zip(table.lines, table.cells, strict=True):
+        figures = [
+            f"{column.title} {column.description.write(cell.paper.mean, cell.paper.standard_error)}"
+            for column, cell in zip(table.columns, cells, strict=True)
+            if cell.paper is not None and not cell.same_scale
+        ]
+        if figures:
+            found.append(f"The paper's {line.detector} (other scale): {', '.join(figures)}.")
+    return found
+
+
+def _begins_section(table: Table) -> list[bool]:
+    """Whether a line is the first of those with a single network, or of the ensembles."""
+    kinds = [line.deterministic for line in table.lines]
+    return [i == 0 or kind != kinds[i - 1] for i, kind in enumerate(kinds)]
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "–": "--",
+} | {character: f"\\{character}" for character in "&%$#_{}"}
+
+
+def _escape_latex(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+def _latex_row(cells: Iterable[str]) -> str:
+    return " & ".join(cells) + r" \\"

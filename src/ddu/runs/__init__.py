@@ -5,21 +5,14 @@ train_run(spec, "runs/mnist")
 load_run("runs/mnist").predict(["a.png", "b.png"])  # without the data set
 """
 
-from ddu.runs.folder import Run as Run
-from ddu.runs.folder import RunData as RunData
-from ddu.runs.folder import data_digest as data_digest
-from ddu.runs.folder import load_run as load_run
-from ddu.runs.spec import RunSpec as RunSpec
-from ddu.runs.spec import input_options as input_options
-from ddu.runs.spec import network_label as network_label
-from ddu.runs.train import is_finished as is_finished
-from ddu.runs.train import split_rows as split_rows
-from ddu.runs.train import train_run as train_run
+from ddu.runs.run import Run, RunData, check_classes, data_digest, is_finished, load_run, split_rows, train_run
+from ddu.runs.spec import RunSpec, input_options, network_label
 
 __all__ = [
     "Run",
     "RunData",
     "RunSpec",
+    "check_classes",
     "data_digest",
     "input_options",
     "is_finished",

@@ -6,7 +6,7 @@
 A broken promise is an AssertionError that says which and how.
 """
 
-from ddu.testing.densities import check_density as check_density
-from ddu.testing.detectors import check_detector as check_detector
+from ddu.testing.densities import check_density
+from ddu.testing.detectors import check_detector
 
 __all__ = ["check_density", "check_detector"]

@@ -44,7 +44,7 @@ def check_detector(
     - the global random state is left as it was
     - a prediction has a finite row for each input
     - probabilities sum to one, the label is the likeliest class and aleatoric is their entropy
-    - epistemic is -log_density where there is a density
+    - epistemic is -log_density where there is a density, and the sum of its parts where it has any
     - predicting twice gives the same
     - neither the order of a batch nor its size changes a prediction
     - numpy arrays give the same as tensors
@@ -70,7 +70,7 @@ def check_detector(
 
     Example:
         >>> import ddu
-        >>> check_detector(lambda model: ddu.DDU(model, density=ddu.GaussianDensity("shared")))
+        >>> check_detector(ddu.DDU)
     """
     x, y = blobs(600, seed=0)
     model = (train or classifier)(x, y)
@@ -284,11 +284,14 @@ def _probabilities(case: _Case) -> None:
         assert largest <= math.log(CLASSES) * (1 + 1e-5), f"The largest aleatoric is {largest:.4g}, above log C."
 
 
-def _epistemic_is_minus_log_density(case: _Case) -> None:
-    """epistemic is -log_density where there is a density."""
-    p = case.fitted().predict(case.fresh)
-    if p.log_density is not None:
-        assert torch.equal(p.epistemic, -p.log_density), f"The first are {p.epistemic[:3]} and {p.log_density[:3]}."
+def _epistemic_adds_up(case: _Case) -> None:
+    """epistemic is -log_density where there is a density, and the sum of its parts where it has any."""
+    for detector in (case.fitted(), case.calibrated()):
+        p = detector.predict(case.fresh)
+        if p.log_density is not None:
+            assert torch.equal(p.epistemic, -p.log_density), f"The first are {p.epistemic[:3]} and {p.log_density[:3]}."
+        if p.parts:
+            close(torch.stack(list(p.parts.values())).sum(0), p.epistemic, "epistemic and the sum of the parts")
 
 
 def _predicting_is_pure(case: _Case) -> None:
@@ -426,7 +429,7 @@ _CHECKS: list[Callable[[_Case], None]] = [
     _random_state_is_untouched,
     _shapes_and_values,
     _probabilities,
-    _epistemic_is_minus_log_density,
+    _epistemic_adds_up,
     _predicting_is_pure,
     _batches_do_not_matter,
     _numpy_works,

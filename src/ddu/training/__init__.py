@@ -1,8 +1,9 @@
 """Training: recipes with the paper's numbers, and a loop on Lightning that can be interrupted."""
 
+from ddu.distributed import is_main_process as is_main_process
 from ddu.training.loop import Training as Training
 from ddu.training.loop import fit as fit
-from ddu.training.loop import is_main_process as is_main_process
+from ddu.training.loop import read_history as read_history
 from ddu.training.objectives import CrossEntropy as CrossEntropy
 from ddu.training.objectives import DUQObjective as DUQObjective
 from ddu.training.objectives import Objective as Objective
@@ -24,4 +25,5 @@ __all__ = [
     "is_main_process",
     "objective_for",
     "parse_changes",
+    "read_history",
 ]

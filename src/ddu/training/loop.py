@@ -1,11 +1,12 @@
 """`fit`: a network, data and a recipe in; a trained network out."""
 
+import csv
 import logging
 import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,14 +17,18 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from ddu.data import ArrayDataset, collated
+from ddu.distributed import is_main_process, other_ranks_watched
 from ddu.errors import InputError
 from ddu.extras import require
 from ddu.files import check_writable
+from ddu.models import Classifier
 from ddu.training.objectives import Objective, objective_for
 from ddu.training.recipes import Recipe, find_recipe
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, Trainer
+
+HISTORY = "history.csv"
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,15 @@ class Training:
         return sum(row["seconds"] for row in self.history)
 
 
+def read_history(folder: str | os.PathLike[str]) -> list[dict[str, float]]:
+    """The `history` of the training that wrote to a folder; empty if there is none."""
+    path = Path(folder, HISTORY)
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+
+
 def fit(
     model: nn.Module,
     train: Dataset[Any],
@@ -71,6 +85,9 @@ def fit(
     resumes after the last finished epoch. On a CPU it ends with the same weights as without the interruption. SIGTERM
     exits with code 143. In a thread other than the main one SIGTERM ends the process at once, since Python allows no
     handler there.
+
+    On a CPU the weights of a `ddu.models.Classifier` are in the channels_last layout while it trains, which is faster,
+    and contiguous afterwards.
 
     Args:
         model: The network; it is trained in place.
@@ -98,6 +115,7 @@ def fit(
             an accelerator that is not available, or a checkpoint that was made with another recipe or seed.
         ArtifactError: There are checkpoints to resume from, but none can be read.
         TrainingError: The loss became infinite or not a number, or the disk is full.
+        RankError: Another of several processes has died.
     """
     require("lightning", extra="train", purpose="ddu.training.fit")
     recipe = (find_recipe(recipe) if isinstance(recipe, str) else recipe).with_changes(**changes)
@@ -117,7 +135,7 @@ def fit(
     if objective is None:
         objective = objective_for(model, label_smoothing=recipe.label_smoothing, penalty=recipe.gradient_penalty)
     with _folder(output) as folder, _quiet():
-        history_file = folder / "history.csv" if output else None
+        history_file = folder / HISTORY if output else None
         module = TrainingModule(model, recipe, objective, seed, black=black, history_file=history_file)
         shown = show_progress(progress, on_progress) if is_main_process() else []
         trainer = _trainer(recipe, folder, output is not None, devices, accelerator, shown)
@@ -126,10 +144,29 @@ def fit(
         order = _EpochSampler(train, trainer.world_size, trainer.global_rank, seed=seed, drop_last=recipe.drop_last)
         order.set_epoch(done)  # workers begin to read before Lightning announces the epoch
         loaders = _loaders(train, validation, recipe, order, workers)
-        with interruptible(module, folder if output else None):
-            trainer.fit(module, *loaders, ckpt_path=checkpoint, weights_only=True)
-        epoch = load_best(module, folder) if selects_best else len(module.history)
+        on_cpu = trainer.strategy.root_device.type == "cpu"
+        with _channels_last(model) if on_cpu else nullcontext():
+            with interruptible(module, folder if output else None), other_ranks_watched(trainer.world_size):
+                trainer.fit(module, *loaders, ckpt_path=checkpoint, weights_only=True)
+            epoch = load_best(module, folder) if selects_best else len(module.history)
     return Training(model.eval(), module.history, epoch, trainer.is_global_zero)
+
+
+@contextmanager
+def _channels_last(model: nn.Module) -> Iterator[None]:
+    """Keeps the weights of one of our networks in the layout that CPUs convolve fastest; afterwards as they were.
+
+    The images need not be converted: a convolution answers in the layout of its weight. Networks that are not ours stay
+    as they are, since one that flattens its maps with `view` fails in this layout.
+    """
+    if not isinstance(model, Classifier):
+        yield
+        return
+    model.to(memory_format=torch.channels_last)
+    try:
+        yield
+    finally:
+        model.to(memory_format=torch.contiguous_format)
 
 
 @contextmanager
@@ -142,14 +179,6 @@ def _folder(output: str | os.PathLike[str] | None) -> Iterator[Path]:
     folder = Path(output)
     check_writable(folder)
     yield folder
-
-
-def is_main_process() -> bool:
-    """Whether this process, out of those that train together, reports and writes."""
-    ranks = [os.environ[name] for name in ("RANK", "SLURM_PROCID") if name in os.environ]
-    # Lightning starts processes with a rank within their node alone
-    ranks = ranks[:1] or [os.environ.get(name, "0") for name in ("NODE_RANK", "LOCAL_RANK")]
-    return all(int(rank) == 0 for rank in ranks)
 
 
 @contextmanager

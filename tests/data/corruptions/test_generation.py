@@ -129,20 +129,20 @@ def test_what_is_not_whole_or_not_the_same_is_made_again(images, tmp_path, damag
     [
         (
             {"seed": 1},
-            "{} holds another set, with seed 0, not 1: give another folder, or delete that one.",
+            "The corrupted set in {} has seed=0, and this one has seed=1: use the same, or another folder.",
         ),
         (
             {"severities": (1, 2)},
-            "{} holds another set, with severities [1, 2, 3, 4, 5], not [1, 2]: "
-            "give another folder, or delete that one.",
+            "The corrupted set in {} has severities=[1, 2, 3, 4, 5], and this one has severities=[1, 2]: "
+            "use the same, or another folder.",
         ),
         (
             {"images": np.zeros((7, 32, 32, 3), np.uint8)},
-            "{} holds another set, with images_sha256 ",
+            "The corrupted set in {} has images_sha256=",
         ),
         (
             {"labels": LABELS[::-1]},
-            "{} holds another set, with labels_sha256 ",
+            "The corrupted set in {} has labels_sha256=",
         ),
     ],
     ids=["seed", "severities", "images", "labels"],
@@ -171,9 +171,7 @@ def test_a_file_is_not_a_folder(images, tmp_path):
     (tmp_path / "file").write_bytes(b"mine")
     with pytest.raises(InputError) as caught:
         generate(images, LABELS, tmp_path / "file", workers=1)
-    assert str(caught.value) == (
-        f"{tmp_path / 'file'} is a file: corrupted images are written to a folder, so give another name."
-    )
+    assert str(caught.value) == f"{tmp_path / 'file'} is a file, or inside one: choose a folder."
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "ddu-corruptions"}'])

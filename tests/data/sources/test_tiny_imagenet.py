@@ -49,20 +49,19 @@ def test_an_annotated_image_that_is_missing_is_named(root):
     assert str(caught.value) == f"{path} is missing: val_annotations.txt names it."
 
 
-def test_an_annotation_of_an_unknown_class_is_named(root):
+@pytest.mark.parametrize(
+    ("annotations", "complaint"),
+    [
+        ("image_0.JPEG\tn99\t0\t0\t9\t9\n", "gives image_0.JPEG the class n99, which wnids.txt has not."),
+        ("image_0.JPEG\tn02\t0\t0\t9\t9\nimage_1.JP", "is not whole: it has a line with less than two columns."),
+    ],
+)
+def test_annotations_of_an_unknown_class_or_cut_off_are_named(root, annotations, complaint):
     path = root / "tiny-imagenet-200" / "val" / "val_annotations.txt"
-    path.write_text("image_0.JPEG\tn99\t0\t0\t9\t9\n")
+    path.write_text(annotations)
     with pytest.raises(DataError) as caught:
         load("tiny_imagenet", "test", root=root)
-    assert str(caught.value) == f"{path} gives image_0.JPEG the class n99, which wnids.txt has not."
-
-
-def test_annotations_that_are_cut_off_are_named(root):
-    path = root / "tiny-imagenet-200" / "val" / "val_annotations.txt"
-    path.write_text("image_0.JPEG\tn02\t0\t0\t9\t9\nimage_1.JP")
-    with pytest.raises(DataError) as caught:
-        load("tiny_imagenet", "test", root=root)
-    assert str(caught.value) == f"{path} is not whole: it has a line with less than two columns."
+    assert str(caught.value) == f"{path} {complaint}"
 
 
 def test_a_class_without_images_is_named(root):

@@ -8,15 +8,16 @@ photographs; in glass blur a pixel is swapped at most once per round, so that it
 displacement; results are rounded to the nearest byte.
 """
 
-from ddu.data.corruptions.catalogue import CORRUPTIONS as CORRUPTIONS
-from ddu.data.corruptions.catalogue import EXTRA_CORRUPTIONS as EXTRA_CORRUPTIONS
-from ddu.data.corruptions.catalogue import SEVERITIES as SEVERITIES
-from ddu.data.corruptions.catalogue import STANDARD_CORRUPTIONS as STANDARD_CORRUPTIONS
-from ddu.data.corruptions.catalogue import corrupt as corrupt
-from ddu.data.corruptions.catalogue import severity_constants as severity_constants
-from ddu.data.corruptions.generation import generate as generate
-from ddu.data.corruptions.pixel_error import PixelErrorTable as PixelErrorTable
-from ddu.data.corruptions.pixel_error import pixel_error_table as pixel_error_table
+from ddu.data.corruptions.catalogue import (
+    CORRUPTIONS,
+    EXTRA_CORRUPTIONS,
+    SEVERITIES,
+    STANDARD_CORRUPTIONS,
+    corrupt,
+    severity_constants,
+)
+from ddu.data.corruptions.generation import generate
+from ddu.data.corruptions.pixel_error import PixelErrorTable, pixel_error_table
 
 __all__ = [
     "CORRUPTIONS",

@@ -30,8 +30,9 @@ from ddu.data.corruptions.catalogue import (
 )
 from ddu.errors import InputError, LabelError
 from ddu.extras import require
-from ddu.files import whole_file, write_json
+from ddu.files import FilePath, whole_file, write_json
 from ddu.progress import track
+from ddu.resume import one_at_a_time, refuse_changes
 
 T = TypeVar("T")
 
@@ -154,7 +155,7 @@ def file_digest(path: Path) -> str:
 def generate(
     images: np.ndarray,
     labels: np.ndarray,
-    folder: str | os.PathLike[str],
+    folder: FilePath,
     *,
     corruptions: Sequence[str] = CORRUPTIONS,
     severities: Sequence[int] = SEVERITIES,
@@ -202,34 +203,33 @@ def generate(
         "labels_sha256": _digest(labels),
     }
     made_with = {corruption.name: _made_with(corruption) for corruption in chosen}
-    files = _finished_files(folder, identity)
+    with one_at_a_time(folder):
+        files = _finished_files(folder, identity)
+        _write_manifest(folder, identity, files)
+        write_array(folder / LABELS, (len(severities) * len(labels),), [labels] * len(severities))
 
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_manifest(folder, identity, files)
-    write_array(folder / LABELS, (len(severities) * len(labels),), [labels] * len(severities))
-
-    missing = [
-        name
-        for name in track(list(made_with), "Checking", show=progress if files else False)
-        if not _is_whole(folder / f"{name}.npy", files.get(name), made_with[name])
-    ]
-    chunks = over_chunks(
-        _corrupt_chunk,
-        images,
-        missing,
-        severities,
-        seed=seed,
-        workers=workers,
-        description="Corrupting",
-        progress=progress,
-    )
-    shape = (len(severities) * len(images), *images.shape[1:])
-    with closing(chunks):
-        for name, of_name in groupby(chunks, key=lambda chunk: chunk[0].name):
-            path = folder / f"{name}.npy"
-            digest = write_array(path, shape, (corrupted for _, corrupted in of_name))
-            files[name] = {"sha256": digest, "bytes": path.stat().st_size, **made_with[name]}
-            _write_manifest(folder, identity, files)
+        missing = [
+            name
+            for name in track(list(made_with), "Checking", show=progress if files else False)
+            if not _is_whole(folder / f"{name}.npy", files.get(name), made_with[name])
+        ]
+        chunks = over_chunks(
+            _corrupt_chunk,
+            images,
+            missing,
+            severities,
+            seed=seed,
+            workers=workers,
+            description="Corrupting",
+            progress=progress,
+        )
+        shape = (len(severities) * len(images), *images.shape[1:])
+        with closing(chunks):
+            for name, of_name in groupby(chunks, key=lambda chunk: chunk[0].name):
+                path = folder / f"{name}.npy"
+                digest = write_array(path, shape, (corrupted for _, corrupted in of_name))
+                files[name] = {"sha256": digest, "bytes": path.stat().st_size, **made_with[name]}
+                _write_manifest(folder, identity, files)
     return folder
 
 
@@ -273,8 +273,6 @@ def _made_with(corruption: Corruption) -> dict[str, Any]:
 
 def _finished_files(folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
     """What the folder's manifest says of its files, by corruption; refuses a folder that holds another set."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file: corrupted images are written to a folder, so give another name.")
     path = folder / MANIFEST
     if not path.exists():
         strangers = [name for name in (LABELS, *(f"{name}.npy" for name in CORRUPTIONS)) if (folder / name).exists()]
@@ -288,12 +286,7 @@ def _finished_files(folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
         found, files = {key: manifest[key] for key in identity}, manifest["files"]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} does not describe corrupted images: give another folder.") from error
-    for key, wanted in identity.items():
-        if found[key] != wanted:
-            raise InputError(
-                f"{folder} holds another set, with {key} {found[key]}, not {wanted}: "
-                "give another folder, or delete that one."
-            )
+    refuse_changes(f"The corrupted set in {folder}", found, identity)
     return files
 
 

@@ -1,6 +1,6 @@
 """Ambiguous-MNIST and Dirty-MNIST, once `ddu data make dirty-mnist` has made them: `dirty_mnist/` below the root."""
 
-import os
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,8 +8,11 @@ import numpy as np
 
 from ddu.data.dataset import ArrayDataset, DataInfo
 from ddu.data.dirty_mnist_format import numbers, read_arrays, read_manifest
-from ddu.data.registry import load, register
+from ddu.data.registry import SOURCES, Source, load, register, register_prefix
 from ddu.data.sources.mnist import DIGITS, SCALE
+from ddu.errors import InputError
+from ddu.files import FilePath
+from ddu.messages import check_name
 
 NOISE = 0.05
 """Standard deviation of the noise, in units of MNIST's own (0.3081): as it is once images are normalised."""
@@ -37,7 +40,7 @@ class SoftLabelled(NamedTuple):
         return SoftLabelled(*(column[rows] for column in self))
 
 
-def load_ambiguous(folder: str | os.PathLike[str], split: str = "train", *, noise: float = NOISE) -> SoftLabelled:
+def load_ambiguous(folder: FilePath, split: str = "train", *, noise: float = NOISE) -> SoftLabelled:
     """Ambiguous-MNIST: every image as often as it has labels, one copy after the other, each with noise of its own.
 
     The noise depends on nothing but the seed that the set was made with. Whoever holds out a part of the samples should
@@ -58,9 +61,7 @@ def load_ambiguous(folder: str | os.PathLike[str], split: str = "train", *, nois
     )
 
 
-def load_dirty(
-    folder: str | os.PathLike[str], split: str, mnist: ArrayDataset, *, noise: float = NOISE
-) -> SoftLabelled:
+def load_dirty(folder: FilePath, split: str, mnist: ArrayDataset, *, noise: float = NOISE) -> SoftLabelled:
     """Dirty-MNIST: MNIST, then Ambiguous-MNIST, both with noise, so that noise does not tell them apart.
 
     Args:
@@ -110,3 +111,20 @@ def dirty_mnist(split: str, root: Path) -> ArrayDataset:
     """MNIST and Ambiguous-MNIST together."""
     made = load_dirty(root / _FOLDER, split, load("mnist", split, root=root))
     return ArrayDataset(made.inputs, made.labels, _DIRTY_MNIST, made.groups)
+
+
+@register_prefix("noisy", "NAME")
+def noisy(name: str) -> Source:
+    """Another set of images with the noise of Dirty-MNIST, so that noise tells nothing: noisy:fashion_mnist."""
+    check_name(name, SOURCES, "There is no data set {name!r} to add noise to")
+    info = replace(SOURCES[name].info, name=f"noisy:{name}")
+
+    def read(split: str, root: Path) -> ArrayDataset:
+        images = load(name, split, root=root)
+        if getattr(images.inputs, "dtype", None) != np.uint8:
+            raise InputError(f"Noise is added to images in bytes, and those of {name} are something else.")
+        inputs = with_noise(images.inputs, 1, NOISE, np.random.default_rng(0))
+        return ArrayDataset(inputs, images.labels, info, images.groups)
+
+    # What is missing is said by the set itself
+    return replace(SOURCES[name], info=info, read=read, files=dict.fromkeys(SOURCES[name].splits, ()), fetch=None)

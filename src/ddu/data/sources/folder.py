@@ -49,7 +49,7 @@ class FolderDataset(ArrayDataset):
         return {row: problem for row, problem in found.items() if problem is not None}
 
     def _read(self, rows: np.ndarray) -> Tensor:
-        return self.info.preprocessing(list(self.inputs[rows]))
+        return self.preprocessing(list(self.inputs[rows]))
 
     def _input_bytes(self) -> Iterator[bytes]:
         """Names, relative to the folder that they have in common, and sizes: no image is read."""

@@ -61,9 +61,14 @@ def three_gaussians(split: str, root: Path) -> ArrayDataset:
     The paper gives the classes, the label noise and an ambiguous point near (0, -5), which lies between two classes
     here. The deviation of 1.5 gives the entropy that it reports for the points, 4.7 nats.
     """
-    random = np.random.default_rng(_SEED[split])
-    origin = np.arange(1500) % 3
-    points = GAUSSIAN_MEANS[origin] + GAUSSIAN_STD * random.standard_normal((1500, 2))
-    wrong = random.random(1500) < LABEL_NOISE
-    labels = (origin + wrong * random.integers(1, 3, 1500)) % 3
-    return ArrayDataset(points.astype(np.float32), labels, _THREE_GAUSSIANS)
+    return ArrayDataset(*draw_three_gaussians(_SEED[split]), _THREE_GAUSSIANS)
+
+
+def draw_three_gaussians(seed: int, count: int = 1500) -> tuple[np.ndarray, np.ndarray]:
+    """Points and labels of `three_gaussians`; the seeds 0 and 1 give its two splits."""
+    random = np.random.default_rng(seed)
+    origin = np.arange(count) % 3
+    points = GAUSSIAN_MEANS[origin] + GAUSSIAN_STD * random.standard_normal((count, 2))
+    wrong = random.random(count) < LABEL_NOISE
+    labels = (origin + wrong * random.integers(1, 3, count)) % 3
+    return points.astype(np.float32), labels

@@ -12,7 +12,7 @@ from ddu.data.sources.mnist import DIGITS
 from ddu.errors import DataError
 from ddu.extras import require
 
-_SVHN = DataInfo("svhn", (3, 32, 32), DIGITS, **SCALE)
+SVHN = DataInfo("svhn", (3, 32, 32), DIGITS, **SCALE)
 
 
 def read_mat(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -38,9 +38,9 @@ def _fetch(root: Path) -> None:
     download("svhn", root, [Download((url,), md5, packed=False) for url, _, md5 in homes])
 
 
-@register(_SVHN, {split: (f"{split}_32x32.mat",) for split in ("train", "test")}, fetch=_fetch)
+@register(SVHN, {split: (f"{split}_32x32.mat",) for split in ("train", "test")}, fetch=_fetch)
 def svhn(split: str, root: Path) -> ArrayDataset:
     """Digits of house numbers, seen from the street."""
     _, name, md5 = _home(split)
     verify(root / name, md5)
-    return ArrayDataset(*read_mat(root / name), _SVHN)
+    return ArrayDataset(*read_mat(root / name), SVHN)

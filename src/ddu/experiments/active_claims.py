@@ -1,0 +1,64 @@
+"""How the paper's claims about active learning are judged."""
+
+from collections.abc import Sequence
+
+from ddu.experiments.learning_curves import curve_rows
+from ddu.experiments.reproduction import Judgement, mean_value
+from ddu.results import Row, Table, tabulate
+
+DENSITY, ENTROPY, RANDOM = "density", "entropy", "random"
+PREDICTIVE, INFORMATION = "ensemble_pe", "ensemble_mi"
+
+ON_PAR, AHEAD = 0.02, 0.05
+"""Mean accuracies that differ by less than the first are on par, by more than the second far apart."""
+
+
+def curve_tables(rows: Sequence[Row]) -> list[Table]:
+    """What each curve comes to."""
+    return tabulate(curve_rows(rows))
+
+
+def judge_clean(rows: Sequence[Row]) -> Judgement:
+    """Whether the density is ahead of the entropy of one network, and on par with an ensemble."""
+    found = _mean_accuracies(rows)
+    best = max(found[PREDICTIVE], found[INFORMATION])
+    return Judgement.of(
+        {
+            f"The density ({found[DENSITY]:.2%}) is ahead of the entropy ({found[ENTROPY]:.2%})": (
+                found[DENSITY] > found[ENTROPY]
+            ),
+            f"It is no more than {ON_PAR:.0%} behind the better score of the ensemble ({best:.2%})": (
+                found[DENSITY] >= best - ON_PAR
+            ),
+        }
+    )
+
+
+def judge_dirty(rows: Sequence[Row]) -> Judgement:
+    """Whether the two scores that know nothing of ambiguity are far ahead of all others."""
+    found = _mean_accuracies(rows)
+    epistemic = {name: found.pop(name) for name in (DENSITY, INFORMATION)}
+    found.pop(RANDOM, None)  # it is not in the paper
+    best = max(found, key=found.__getitem__)
+    shares = {
+        name: mean_value(curve_rows(rows), "ambiguous_share", detector=name) for name in (DENSITY, INFORMATION, ENTROPY)
+    }
+    return Judgement.of(
+        {
+            **{
+                f"{name} ({value:.2%}) is at least {AHEAD:.0%} ahead of the best of the others, {best} "
+                f"({found[best]:.2%})": value >= found[best] + AHEAD
+                for name, value in epistemic.items()
+            },
+            f"They acquire fewer ambiguous samples ({shares[DENSITY]:.1%} and {shares[INFORMATION]:.1%}) than the "
+            f"entropy ({shares[ENTROPY]:.1%})": max(shares[DENSITY], shares[INFORMATION]) < shares[ENTROPY],
+        }
+    )
+
+
+def _mean_accuracies(rows: Sequence[Row]) -> dict[str, float]:
+    """The mean accuracy over the curve of each acquisition function."""
+    curves = curve_rows(rows)
+    return {
+        name: mean_value(curves, "mean_accuracy", detector=name) for name in dict.fromkeys(r.detector for r in rows)
+    }

@@ -1,0 +1,216 @@
+"""The paper's tables of OoD detection, declared as comparisons, and how their claims are judged.
+
+Each row of a table is a registered method on the kind of network that it wants; an ablation puts the same scores on
+networks of every kind.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddu.detectors import PLAIN, SMOOTH, find_method
+from ddu.experiments.compare import Comparison, Contender, NetworkSetup
+from ddu.experiments.detector_page import summarise
+from ddu.experiments.reproduction import Judgement, mean_value
+from ddu.files import FilePath
+from ddu.results import Row, Table
+from ddu.training import Recipe
+
+DENSITY, ENTROPY, ENERGY = "ddu_paper", "softmax", "energy"
+RIVALS = (ENTROPY, ENERGY, "duq", "sngp")
+ENSEMBLES = ("ensemble_pe", "ensemble_mi")
+SCORES = (*RIVALS, DENSITY, "ddu", *ENSEMBLES)
+"""The lines of a table; `ddu`, our default, is not the paper's."""
+
+ON_PAR = 0.01
+"""An AUROC that is lower by less than this is on par."""
+
+
+@dataclass(frozen=True)
+class OodTable(Comparison):
+    """A comparison whose page is that of its reproduction."""
+
+    def write_page(self, folder: FilePath) -> list[Path]:
+        """No figures: the paper has a table."""
+        return []
+
+
+def rivals(
+    models: Iterable[str],
+    recipes: Mapping[str, Recipe],
+    *,
+    members: int,
+    scores: Sequence[str] = SCORES,
+    options: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The networks and detectors of a comparison in which each score has the network that it wants.
+
+    Args:
+        models: The architectures.
+        recipes: How each kind of network is trained; scores whose kind has no recipe are left out.
+        members: How many networks an ensemble has.
+        scores: Names of methods.
+        options: For `create_model`.
+    """
+    networks: dict[str, NetworkSetup] = {}
+    detectors = list[Contender]()
+    for model in models:
+        for score in scores:
+            method = find_method(score)
+            kind, name = method.network, f"{model}-{method.network.name}"
+            if kind.name in recipes:
+                networks[name] = NetworkSetup(model, recipes[kind.name], {**(options or {}), **kind.options})
+                detectors.append(Contender(score, name, members=members if method.members > 1 else 1, name=score))
+    return {"networks": networks, "detectors": tuple(detectors)}
+
+
+def ablation(
+    models: Iterable[str],
+    recipe: Recipe,
+    *,
+    members: int,
+    scores: Sequence[str] = (ENTROPY, ENERGY, DENSITY, "ddu"),
+    smooth: Sequence[bool] = (False, True),
+    options: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The networks and detectors of a comparison of the same scores on networks with and without spectral norm.
+
+    Args:
+        models: The architectures.
+        recipe: How all networks are trained.
+        members: How many networks an ensemble of those without spectral norm has; 1 has no ensembles.
+        scores: Names of methods.
+        smooth: Without spectral norm, with it, or both.
+        options: For `create_model`.
+    """
+    networks: dict[str, NetworkSetup] = {}
+    detectors = list[Contender]()
+    for model in models:
+        for regularised in smooth:
+            kind = SMOOTH if regularised else PLAIN
+            name = f"{model}-{kind.name}"
+            networks[name] = NetworkSetup(model, recipe, {**(options or {}), **kind.options})
+            detectors += [Contender(score, name, name=score) for score in scores]
+            if members > 1 and not regularised:
+                detectors += [Contender(score, name, members=members, name=score) for score in ENSEMBLES]
+    return {"networks": networks, "detectors": tuple(detectors)}
+
+
+def ood_tables(rows: Sequence[Row]) -> list[Table]:
+    """What the paper's tables have: accuracy, ECE and AUROC; corruptions as their mean at each severity."""
+    return summarise(rows, ("accuracy", "ece", "auroc"))
+
+
+def judge_ood(rows: Sequence[Row]) -> Judgement:
+    """Whether the density is the best of single networks, and on par with the better score of the ensemble."""
+    parts: dict[str, bool] = {}
+    for architecture in architectures(rows):
+        own = [row for row in rows if architecture_of(row) == architecture]
+        for ood in ood_sets(own):
+            on = f"{architecture} against {ood}"
+            density = mean_value(own, "auroc", detector=DENSITY, ood=ood)
+            rival, best = max(_found(own, RIVALS, ood).items(), key=lambda item: item[1])
+            parts[f"On {on} the density ({density:.2%}) is ahead of the best rival, {rival} ({best:.2%})"] = (
+                density > best
+            )
+            ensemble = max(_found(own, ENSEMBLES, ood).values(), default=None)
+            if ensemble is not None:
+                parts[
+                    f"On {on} it is no more than {ON_PAR:.0%} behind the better score of the ensemble ({ensemble:.2%})"
+                ] = density >= ensemble - ON_PAR
+    return Judgement.of(parts)
+
+
+def judge_ablation(rows: Sequence[Row]) -> Judgement:
+    """Whether residual connections and spectral norm make the density what it is, and residual connections most of it.
+
+    Means over the OoD sets; VGG-16 has no residual connections.
+    """
+    networks = {row.network for row in rows}
+    straight = {name for name in networks if name.startswith("vgg")}
+    (residual,), (residual_sn,) = ([n for n in networks - straight if n.endswith("+sn") == sn] for sn in (False, True))
+    (vgg,), (vgg_sn,) = ([name for name in straight if name.endswith("+sn") == sn] for sn in (False, True))
+    oods = ood_sets(rows)
+
+    def found(network: str, detector: str = DENSITY) -> float:
+        return sum(mean_value(rows, "auroc", network=network, detector=detector, ood=ood) for ood in oods) / len(oods)
+
+    full, sensitive, none, smooth = map(found, (residual_sn, residual, vgg, vgg_sn))
+    ahead = [
+        ood
+        for ood in oods
+        if mean_value(rows, "auroc", network=vgg, detector=DENSITY, ood=ood)
+        > max(_found([row for row in rows if row.network == vgg], ENSEMBLES, ood).values())
+    ]
+    entropy, energy = found(residual_sn, ENTROPY), found(residual_sn, ENERGY)
+    return Judgement.of(
+        {
+            f"The density of {residual_sn} ({full:.2%}) is ahead of that of {vgg} ({none:.2%}) and {vgg_sn} "
+            f"({smooth:.2%})": full > max(none, smooth),
+            f"On no OoD set is the density of {vgg} ahead of its ensemble (it is on {', '.join(ahead) or 'none'})": (
+                not ahead
+            ),
+            f"Spectral norm adds to the density of {residual} ({sensitive:.2%}), but less than residual connections "
+            f"do to that of {vgg}": 0 < full - sensitive < sensitive - none,
+            f"On {residual_sn} the density is ahead of the entropy ({entropy:.2%}) and the softmax density "
+            f"({energy:.2%})": full > max(entropy, energy),
+        }
+    )
+
+
+def judge_corruptions(rows: Sequence[Row]) -> Judgement:
+    """Whether the density finds corruptions best, at every severity, and strong ones more easily; means over all."""
+    parts: dict[str, bool] = {}
+    for architecture in architectures(rows):
+        own = [row for row in rows if architecture_of(row) == architecture]
+        by_severity = {
+            name: [mean_value(own, "auroc", detector=name, severity=severity) for severity in severities(own)]
+            for name in (*RIVALS, DENSITY, "ensemble_pe")
+            if any(row.detector == name and row.severity is not None and row.value is not None for row in own)
+        }
+        density = by_severity.pop(DENSITY)
+        means = {name: sum(values) / len(values) for name, values in by_severity.items()}
+        mean, ensemble = sum(density) / len(density), means.pop("ensemble_pe", None)
+        rival = max(means, key=means.__getitem__)
+        parts[
+            f"On {architecture} the density ({mean:.2%}) is ahead of the best rival, {rival} ({means[rival]:.2%})"
+        ] = mean > means[rival]
+        behind = [
+            f"{level}"
+            for level, pair in enumerate(zip(density, by_severity[rival], strict=True), 1)
+            if pair[0] <= pair[1]
+        ]
+        parts[f"It is at every severity (not at {', '.join(behind) or 'none'})"] = not behind
+        if ensemble is not None:
+            parts[f"It is no more than {ON_PAR:.0%} behind the entropy of the ensemble ({ensemble:.2%})"] = (
+                mean >= ensemble - ON_PAR
+            )
+        parts[f"Its AUROC rises with severity, from {density[0]:.2%} to {density[-1]:.2%}"] = density == sorted(density)
+    return Judgement.of(parts)
+
+
+def architecture_of(row: Row) -> str:
+    """The network of a row, with spectral norm or without."""
+    return row.network.partition("+")[0]
+
+
+def architectures(rows: Iterable[Row]) -> list[str]:
+    """All networks, with spectral norm or without, in the order of the rows."""
+    return list(dict.fromkeys(map(architecture_of, rows)))
+
+
+def ood_sets(rows: Iterable[Row]) -> list[str]:
+    """All OoD sets in the order of the rows."""
+    return list(dict.fromkeys(row.ood for row in rows if row.ood is not None))
+
+
+def severities(rows: Iterable[Row]) -> list[int]:
+    """All severities of corruptions, the least first."""
+    return sorted({row.severity for row in rows if row.severity is not None})
+
+
+def _found(rows: Sequence[Row], detectors: Iterable[str], ood: str) -> dict[str, float]:
+    """The AUROC of each of these detectors that has one: a detector may have failed, or not be part of a table."""
+    measured = {row.detector for row in rows if row.metric == "auroc" and row.ood == ood and row.value is not None}
+    return {name: mean_value(rows, "auroc", detector=name, ood=ood) for name in detectors if name in measured}

@@ -1,0 +1,142 @@
+"""The paper's curves: active learning, more data, and what becomes of the feature space."""
+
+from dataclasses import replace
+from typing import Any
+
+from ddu.experiments import feature_collapse, more_data
+from ddu.experiments.active_claims import curve_tables, judge_clean, judge_dirty
+from ddu.experiments.active_protocols import find_protocol
+from ddu.experiments.compare import NetworkSetup
+from ddu.experiments.feature_collapse import FeatureCollapse
+from ddu.experiments.learning_curves import LearningCurves
+from ddu.experiments.more_data import MoreData
+from ddu.experiments.reproduced_tables import BRIEF, FIVE, LIMIT, NARROW, PLAIN, TINY
+from ddu.experiments.reproduction import Reproduction, Together
+from ddu.training import RECIPES, Recipe
+
+_THREE = (0, 1, 2)
+_CLEAN = ("density", "entropy", "ensemble_pe", "ensemble_mi", "random")
+_DIRTY = ("density", "entropy", "ensemble_pe", "ensemble_mi", "density_vgg", "sngp", "duq", "random")
+
+_FIRST_TRY = {"until": 30, "epochs": 2}
+
+
+def _active(data: str, smoke: str, names: tuple[str, ...], tried: tuple[str, ...], **cpu: Any) -> dict[Any, Any]:
+    """Learning curves at every scale."""
+    return {
+        "smoke": LearningCurves(find_protocol(smoke, "cpu", **_FIRST_TRY), tried),
+        "cpu": LearningCurves(find_protocol(data, "cpu", **cpu), names),
+        "paper": LearningCurves(find_protocol(data), names, seeds=FIVE),
+    }
+
+
+def _four(straight: str, residual: str, recipe: Recipe, **options: Any) -> dict[str, NetworkSetup]:
+    """Without and with residual connections, without and with spectral norm; the regularised one is the last."""
+    return {
+        f"{model}{name}": NetworkSetup(model, recipe, {**options, **regularised})
+        for model in (straight, residual)
+        for name, regularised in (("", PLAIN), ("-sn", {}))
+    }
+
+
+_STEPS = RECIPES["quick"].with_changes(epochs=6, lr=0.1, samples_per_epoch=10_000)
+
+CURVES: tuple[Reproduction, ...] = (
+    Reproduction(
+        name="more-data",
+        shows="uncertainty as training data grows",
+        claim="With more training data the feature density of test inputs rises and their softmax entropy stays "
+        "roughly the same. Minus the log-density correlates strongly with the mutual information of an ensemble; the "
+        "correlation of the entropy is not consistent.",
+        judged_by="means over the test set for each training size, and their correlations.",
+        judge=more_data.judge,
+        scales={
+            "smoke": Together({"digits": MoreData("digits", (0.1, 0.2, 0.4), TINY, BRIEF, 2, inputs=100)}),
+            "cpu": Together(
+                {
+                    "dirty-mnist": MoreData(
+                        "dirty_mnist", (0.01, 0.02, 0.1), "resnet18", _STEPS, 3, NARROW, inputs=10_000
+                    ),
+                    "cifar10": MoreData(
+                        "cifar10",
+                        (0.1, 0.2, 1.0),
+                        "resnet18",
+                        replace(_STEPS, augmentation="crop_flip"),
+                        3,
+                        NARROW,
+                        LIMIT,
+                    ),
+                }
+            ),
+            "paper": Together(
+                {
+                    "dirty-mnist": MoreData("dirty_mnist", (0.01, 0.02, 0.1), "resnet18", RECIPES["mnist"], 5),
+                    "cifar10": MoreData("cifar10", (0.1, 0.2, 1.0), "resnet18", RECIPES["cifar"], 5),
+                }
+            ),
+        },
+        note="The paper's densities on the smallest parts of Dirty-MNIST come from singular covariances (fewer samples "
+        "per class than features), and have no meaning as numbers; the shrunk density beside them has. At the scale "
+        "`cpu` networks of all parts take the same number of steps.",
+    ),
+    Reproduction(
+        name="feature-collapse",
+        shows="densities and distances with and without sensitivity and smoothness",
+        claim="Without a regularised feature space, features of unknown inputs lie on top of those of known ones and "
+        "their densities overlap; with residual connections and spectral norm they do not.",
+        judged_by="the AUROC of the density, and the spread of the ratios of feature distance to input distance.",
+        judge=feature_collapse.judge,
+        scales={
+            "smoke": FeatureCollapse(
+                *("mnist_5k", "inverted", _four("vgg16", "resnet18", BRIEF, **NARROW)), limit=300, inputs=100
+            ),
+            "cpu": FeatureCollapse(
+                "dirty_mnist",
+                "noisy:fashion_mnist",
+                _four("vgg16", "resnet18", RECIPES["quick"].with_changes(epochs=8, lr=0.1), **NARROW),
+                LIMIT,
+                5_000,
+            ),
+            "paper": FeatureCollapse(
+                *("dirty_mnist", "noisy:fashion_mnist", _four("vgg16", "resnet18", RECIPES["mnist"])), seeds=FIVE
+            ),
+        },
+        note="The paper argues with Figure 1 (dirty-mnist) and has no numbers for distances.",
+    ),
+    Reproduction(
+        name="active-mnist",
+        shows="active learning on MNIST",
+        claim="DDU clearly outperforms softmax entropy and is competitive with an ensemble: 90 % of the test set after "
+        "160 labels, against 245 (entropy), 185 (predictive entropy) and 155 (mutual information).",
+        judged_by="the mean accuracy over the curve.",
+        judge=judge_clean,
+        tables=curve_tables,
+        scales=_active("mnist", "digits", _CLEAN, ("density", "entropy", "ensemble_pe", "ensemble_mi")),
+        note="random is not in the paper.",
+    ),
+    Reproduction(
+        name="active-dirty-mnist",
+        shows="active learning with ambiguous samples in the pool",
+        claim="With 60 ambiguous samples for each clean one, DDU and the mutual information of an ensemble are far "
+        "ahead of all others: DDU has 70 % after 240 labels, the softmax entropy at most 50 %.",
+        judged_by="the mean accuracy over the curve, and the share of ambiguous samples among all that were acquired.",
+        judge=judge_dirty,
+        tables=curve_tables,
+        scales=_active(
+            "dirty_mnist", "dirty_digits", _DIRTY, ("density", "entropy", "ensemble_pe", "ensemble_mi", "sngp")
+        ),
+        note="random is not in the paper.",
+    ),
+    Reproduction(
+        name="active-cifar10",
+        shows="active learning on CIFAR-10",
+        claim="DDU clearly outperforms softmax entropy and is competitive with an ensemble.",
+        judged_by="the mean accuracy over the curve.",
+        judge=judge_clean,
+        tables=curve_tables,
+        scales=_active(
+            "cifar10", "digits", _CLEAN, ("density", "entropy", "ensemble_pe", "ensemble_mi"), until=8_000, epochs=4
+        ),
+        note="random is not in the paper. At the scale `cpu` the curves end at 8,000 labels.",
+    ),
+)

@@ -1,0 +1,260 @@
+"""What a reproduction is: a table or figure of the paper as an experiment at three scales, and how its claim is judged.
+
+`ddu.experiments.reproductions` has them all, by name.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import inf
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, Self
+
+from ddu import data
+from ddu.data.registry import Root
+from ddu.errors import InputError
+from ddu.experiments.experiment import ROWS, Experiment, Say, silent
+from ddu.experiments.pretrained import HeadSpec
+from ddu.files import FilePath, write_bytes
+from ddu.results import Row, RowFile, Table, latest, tabulate
+from ddu.runs import RunSpec
+from ddu.runs.spec import PAPER_SETUPS
+
+Scale = Literal["smoke", "cpu", "paper"]
+SCALES: tuple[Scale, ...] = ("paper", "cpu", "smoke")
+"""`paper` is the paper's set-up, `cpu` keeps its protocol with less of everything, `smoke` shows that the code runs."""
+
+PAGE, FIGURES = "page.md", ".png"
+
+_THROUGHPUT = Path(__file__).with_name("throughput.json")
+
+
+# What a forward pass costs, as a share of a training step on the same inputs
+_FORWARD = 1 / 3
+
+CORES = 2
+"""Hours are those of so many CPU cores."""
+
+
+class Work(NamedTuple):
+    """Networks of one kind to be trained for a seed.
+
+    Attributes:
+        spec: How one of them is trained; of a pretrained backbone only the head is.
+        samples: What it is trained on.
+        networks: How many there are, per seed.
+        ood: The sets that they are tested against.
+        scored: The inputs that each of them is shown afterwards.
+        side: The side that images are scaled to; None leaves them as they are.
+    """
+
+    spec: RunSpec | HeadSpec
+    samples: int
+    networks: int = 1
+    ood: tuple[str, ...] = ()
+    scored: int = 0
+    side: int | None = None
+
+    @property
+    def epochs(self) -> int:
+        """Passes over the samples; one extracts the features for a head."""
+        return 1 if isinstance(self.spec, HeadSpec) else self.spec.recipe.epochs
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Where its throughput stands in throughput.json: the data, and the network."""
+        pixels = "" if self.side is None else f", {self.side} pixels"
+        head = "linear" if isinstance(self.spec, HeadSpec) else self.spec.head
+        return f"{self.spec.data}{pixels}", self.spec.label if head == "linear" else f"{self.spec.label}, {head}"
+
+    @property
+    def hours(self) -> float | None:
+        """How long it takes per seed, by the throughput that was measured; None where it was not.
+
+        The recipe's held-out share is not trained on.
+        """
+        of_data, network = self.key
+        speed = throughput().get(of_data, {}).get(network)
+        if speed is None:
+            return None
+        if isinstance(self.spec, HeadSpec):
+            seen = self.samples + self.scored
+        else:
+            recipe = self.spec.recipe
+            per_epoch = recipe.samples_per_epoch or self.samples * (1 - recipe.validation_share)
+            seen = recipe.epochs * per_epoch + _FORWARD * self.scored
+        return seen * self.networks / speed / 3600 / CORES
+
+
+@cache
+def throughput() -> dict[str, dict[str, float]]:
+    """Samples per second in training on one CPU core, by data and network: `python scripts/throughput.py`."""
+    return json.loads(_THROUGHPUT.read_text(encoding="utf-8"))["samples_per_second"]
+
+
+class Reproducible(Experiment, Protocol):
+    """An experiment that says what it would train, and is repeated with seeds."""
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds."""
+        ...
+
+    def work(self) -> list[Work]:
+        """The networks of one seed."""
+        ...
+
+
+class Judgement(NamedTuple):
+    """Whether a claim of the paper holds, and the numbers that say so."""
+
+    verdict: Literal["holds", "holds in part", "does not hold"]
+    words: str
+
+    @classmethod
+    def of(cls, parts: Mapping[str, bool]) -> Self:
+        """The judgement of a claim that has several parts, each in words with its numbers.
+
+        >>> Judgement.of({"a is 3, above b, 2": True, "c is 1, above d, 2": False})
+        Judgement(verdict='holds in part', words='a is 3, above b, 2: yes. c is 1, above d, 2: no.')
+        """
+        held = sum(parts.values())
+        verdict = "holds" if held == len(parts) else "holds in part" if held else "does not hold"
+        return cls(verdict, " ".join(f"{words}: {'yes' if part else 'no'}." for words, part in parts.items()))
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table or figure of the paper.
+
+    Attributes:
+        name: As the command line knows it.
+        shows: What of the paper.
+        claim: What the paper says about it.
+        judged_by: How the claim is put to the test.
+        judge: Does so, with the rows.
+        scales: The experiment at each scale.
+        note: What differs from the paper, and what else a reader should know.
+        tables: The tables of the page, from the rows.
+    """
+
+    name: str
+    shows: str
+    claim: str
+    judged_by: str
+    judge: Callable[[Sequence[Row]], Judgement]
+    scales: Mapping[Scale, Reproducible]
+    note: str = ""
+    tables: Callable[[Sequence[Row]], Sequence[Table]] = tabulate
+
+    def experiment(self, scale: Scale, seeds: int | None = None) -> Any:
+        """The experiment at a scale, with seeds 0, 1, ..., or those of the registry."""
+        found = self.scales[scale]
+        return found if seeds is None else with_seeds(found, tuple(range(seeds)))
+
+    def write_page(self, scale: Scale, folder: FilePath) -> list[Path]:
+        """Writes the figures and page.md from the rows in a folder; nothing is measured."""
+        folder = Path(folder)
+        rows = read_rows(folder)
+        seeds = len({row.seed for row in rows})
+        written = self.experiment(scale, seeds).write_page(folder)
+        figures = [path.relative_to(folder) for path in written]
+        write_bytes(folder / PAGE, self.page(scale, rows, figures).encode())
+        return [folder / PAGE, *written]
+
+    def page(self, scale: Scale, rows: Sequence[Row], files: Sequence[Path], to: str = "", level: int = 1) -> str:
+        """The claim, the verdict, the tables with the paper's numbers and the figures, in Markdown.
+
+        Args:
+            scale: The scale of the rows.
+            rows: What was measured.
+            files: What lies in the folder of the rows, as seen from there; pictures are shown.
+            to: The way from the page to that folder, if the page lies elsewhere.
+            level: Of the heading.
+        """
+        judgement = self.judge(rows)
+        blocks = [
+            f"{level * '#'} {self.name}: {self.shows}",
+            f"**The paper's claim:** {self.claim}",
+            f"**At the scale `{scale}` it {judgement.verdict}.** {judgement.words}",
+            f"How it is judged: {self.judged_by}",
+            *([self.note] if self.note else []),
+            *(table.to_markdown().strip() for table in self.tables(rows)),
+            *(f"![{self.name}: {path.stem}]({to}{path.as_posix()})" for path in files if path.suffix == FIGURES),
+            f"Rows: `{to}{ROWS}`, measured by `ddu reproduce {self.name} --scale {scale} "
+            f"--seeds {len({row.seed for row in rows})}`.",
+        ]
+        return "\n\n".join(blocks) + "\n"
+
+
+@dataclass(frozen=True)
+class Together:
+    """Several experiments that are one reproduction.
+
+    Attributes:
+        parts: The experiments, and the folder of each in that of all; "" is that folder itself, and comes first.
+        seeds: Of all of them.
+    """
+
+    parts: Mapping[str, Reproducible]
+    seeds: tuple[int, ...] = (0,)
+
+    def work(self) -> list[Work]:
+        """The networks of one seed."""
+        return [work for part in self._parts().values() for work in part.work()]
+
+    def measure(self, folder: FilePath, *, data_root: Root = None, command: str = "", say: Say = silent) -> list[Row]:
+        """Measures one part after the other; see `Experiment.measure`."""
+        options: dict[str, Any] = {"data_root": data_root, "command": command, "say": say}
+        measured = [part.measure(Path(folder, name), **options) for name, part in self._parts().items()]
+        return [row for rows in measured for row in rows]
+
+    def write_page(self, folder: FilePath) -> list[Path]:
+        """Writes the figures of all parts."""
+        return [path for name, part in self._parts().items() for path in part.write_page(Path(folder, name))]
+
+    def _parts(self) -> dict[str, Reproducible]:
+        return {name: with_seeds(part, self.seeds) for name, part in self.parts.items()}
+
+
+def with_seeds(experiment: Any, seeds: tuple[int, ...]) -> Any:
+    """The same experiment with other seeds."""
+    return replace(experiment, seeds=seeds)
+
+
+def read_rows(folder: FilePath) -> list[Row]:
+    """The rows of a reproduction, one per key: those in its folder, and those of its parts in folders below."""
+    folder = Path(folder)
+    files = [path for path in (folder / ROWS, *sorted(folder.glob(f"*/{ROWS}"))) if path.is_file()]
+    return latest(row for path in files for row in RowFile(path).read())
+
+
+def training_samples(name: str, limit: int | None = None) -> int:
+    """How many samples there are to train on, or as many of them as the limit allows; the paper's sets are not read."""
+    paper = PAPER_SETUPS.get(name)
+    whole = len(data.load(name)) if paper is None else paper.samples
+    return min(limit or whole, whole)
+
+
+def mean_value(rows: Sequence[Row], metric: str, **key: Any) -> float:
+    """The mean over all seeds of one measured value.
+
+    Args:
+        rows: What was measured.
+        metric: What to look for.
+        **key: Attributes of its rows, such as `detector` and `ood`.
+    """
+    found = [
+        row.value
+        for row in rows
+        if row.metric == metric and row.value is not None and all(getattr(row, a) == b for a, b in key.items())
+    ]
+    if not found:
+        raise InputError(f"No row has {metric} of {', '.join(f'{name}={value}' for name, value in key.items())}.")
+    return sum(found) / len(found)
+
+
+def hours(works: Sequence[Work]) -> float:
+    """The training time of one seed; infinite where a throughput was not measured."""
+    return sum(inf if work.hours is None else work.hours for work in works)

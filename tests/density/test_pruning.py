@@ -1,0 +1,180 @@
+"""Attempts to break the bounds by which classes are skipped: the dense sum in float64 is the judge."""
+
+from dataclasses import dataclass
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.distributions import MultivariateNormal
+
+from ddu.density.scorers import FullScorer, LowRankScorer, Scorer
+
+DIM = {"full": 256, "low_rank": 48}  # a full covariance of fewer features is not pruned
+RANK = 5
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A scorer, the same mixture as dense matrices, and points to score."""
+
+    scorer: Scorer
+    log_prior: Tensor
+    mean: Tensor
+    covariance: Tensor
+    points: Tensor
+
+    def dense(self) -> Tensor:
+        """log Σ_c π_c N(z; μ_c, Σ_c) of all classes, in double precision."""
+        normal = MultivariateNormal(self.mean, covariance_matrix=self.covariance)
+        return torch.logsumexp(normal.log_prob(self.points[:, None]) + self.log_prior, dim=1)
+
+    def largest_term(self) -> Tensor:
+        """What the rounding of the result is relative to: the size of the terms that it is made of, (batch,)."""
+        distances = self.scorer.double().mahalanobis(self.points)
+        return 1 + distances.amin(1) + self.scorer.log_norm.abs().max()
+
+
+@st.composite
+def mixtures(draw: st.DrawFn, kind: str) -> Mixture:
+    """Classes that tie, coincide, lie far apart or are dominated by one, and points from the means to far out."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31), label="seed"))
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    classes, dim = draw(st.integers(3, 9), label="classes"), DIM[kind]
+    decades = draw(st.sampled_from([0.0, 2.0, 5.0]), label="decades of the spectrum")
+    spectrum = torch.logspace(0, -decades, dim, dtype=torch.float64)
+    mean = draw(st.sampled_from([0.0, 1e-3, 1.0, 30.0]), label="distance") * normal(classes, dim) * spectrum.sqrt()
+    directions = torch.linalg.qr(normal(classes, dim, dim)).Q
+    variances = spectrum * (draw(st.sampled_from([0.0, 0.5]), label="differing spectra") * normal(classes, dim)).exp()
+    log_prior = torch.log_softmax(draw(st.sampled_from([0.0, 1.0, 40.0]), label="priors") * normal(classes), 0)
+    if draw(st.booleans(), label="two classes are equal"):
+        mean[1], directions[1], variances[1], log_prior[1] = mean[0], directions[0], variances[0], log_prior[0]
+    if draw(st.booleans(), label="one class is wide"):
+        variances[-1] *= 1e4
+    if draw(st.booleans(), label="all share their directions"):
+        directions[:] = directions[0]
+    log_prior = log_prior - log_prior.logsumexp(0)
+
+    if kind == "full":
+        covariance = (directions * variances[:, None]) @ directions.mT
+        scorer = FullScorer(log_prior, mean, covariance)
+    else:
+        directions, rest = directions[..., :RANK], variances[:, RANK:].mean(1)
+        excess = (directions * (variances[:, :RANK] - rest[:, None])[:, None]) @ directions.mT
+        covariance = excess + rest[:, None, None] * torch.eye(dim, dtype=torch.float64)
+        scorer = LowRankScorer(log_prior, mean, directions, variances[:, :RANK], rest)
+
+    noise = normal(classes, dim) * spectrum.sqrt()
+    far = 10.0 ** draw(st.integers(0, 6), label="decades of the outliers")
+    principal = far * directions[:, :, 0] * variances[:, :1].sqrt()  # where the rest of a low rank cancels most
+    points = torch.cat([mean, mean + noise, (mean + mean.roll(1, 0)) / 2, far * noise, mean + principal])
+    return Mixture(scorer, log_prior, mean, covariance, points)
+
+
+def check(mixture: Mixture, tolerance: float) -> None:
+    """In both precisions the sum of the classes that were not skipped is that of all, one class at a time."""
+    reference, size = mixture.dense(), mixture.largest_term()
+    with patch("ddu.density.scorers._BLOCK", 1):
+        exact = mixture.scorer.double().log_density(mixture.points)
+    assert float(((exact - reference).abs() / size).max()) < tolerance
+    single = mixture.scorer.float()
+    points = mixture.points.float()
+    # The very products that the pruned sum is made of, so that nothing but skipping can make a difference
+    plain = torch.logsumexp(single.class_log_density(points) + single.log_prior, dim=1).double()
+    with patch("ddu.density.scorers._BLOCK", 1):
+        pruned = single.log_density(points).double()
+    assert pruned.isfinite().all()
+    assert float(((pruned - plain).abs() / size).max()) < 16 * torch.finfo(torch.float32).eps
+
+
+@settings(max_examples=40, deadline=None)
+@given(mixtures("low_rank"))
+def test_no_mixture_of_low_rank_loses_a_class_that_counts(mixture: Mixture) -> None:
+    check(mixture, tolerance=1e-9)
+
+
+@settings(max_examples=12, deadline=None)
+@given(mixtures("full"))
+def test_no_mixture_of_full_covariances_loses_a_class_that_counts(mixture: Mixture) -> None:
+    check(mixture, tolerance=1e-8)
+
+
+def far_apart(kind: str, classes: int = 20, points: int = 6) -> Mixture:
+    """Classes that cannot be confused, and points of the last ones."""
+    generator = torch.Generator().manual_seed(0)
+    dim = DIM[kind]
+    mean = 30 * torch.randn(classes, dim, generator=generator, dtype=torch.float64)
+    log_prior = torch.full((classes,), 1 / classes, dtype=torch.float64).log()
+    covariance = torch.eye(dim, dtype=torch.float64).repeat(classes, 1, 1)
+    if kind == "full":
+        scorer: Scorer = FullScorer(log_prior, mean, covariance)
+    else:
+        ones = torch.ones(classes, RANK, dtype=torch.float64)
+        scorer = LowRankScorer(log_prior, mean, covariance[..., :RANK].contiguous(), ones, ones[:, 0])
+    noise = torch.randn(points, dim, generator=generator, dtype=torch.float64)
+    return Mixture(scorer, log_prior, mean, covariance, mean[-points:] + noise)
+
+
+def test_low_rank_works_out_the_rest_of_few_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best class so far decides: a point needs those that beat all before, about log C of C in any order."""
+    monkeypatch.setattr("ddu.density.scorers._BLOCK", 1)  # one class at a time
+    mixture, pairs = far_apart("low_rank", classes=200), []
+    rest = LowRankScorer._rest
+
+    def counting(self: LowRankScorer, block: slice, delta: Tensor, along: Tensor) -> Tensor:
+        pairs.append(delta.shape[0] * delta.shape[1])
+        return rest(self, block, delta, along)
+
+    monkeypatch.setattr(LowRankScorer, "_rest", counting)
+    mixture.scorer.log_density(mixture.points)
+    assert sum(pairs) < 12 * len(mixture.points)
+
+
+@pytest.mark.parametrize("seed", range(6))  # |u| rounds up or down
+def test_rounding_in_a_steep_spectrum_skips_no_class(seed: int) -> None:
+    """Far out along the one direction, what is left of |δ|² - |Uᵀδ|² is rounding, worth thousands of nats."""
+    generator = torch.Generator().manual_seed(seed)
+    direction = torch.nn.functional.normalize(torch.randn(DIM["low_rank"], generator=generator), dim=0)
+    twice = torch.zeros(2, DIM["low_rank"])
+    variances, rest = torch.ones(2, 1), torch.full((2,), 1e-7)
+    scorer = LowRankScorer(
+        torch.full((2,), 0.5).log(), twice, direction[None, :, None].expand(2, -1, 1), variances, rest
+    )
+    points = torch.linspace(10, 100, 200)[:, None] * direction
+    plain = torch.logsumexp(scorer.class_log_density(points) + scorer.log_prior, dim=1)
+    with patch("ddu.density.scorers._BLOCK", 1):
+        # Products of other shapes round differently, by up to 0.01; one of two equal classes is worth log 2
+        torch.testing.assert_close(scorer.log_density(points), plain, rtol=0, atol=0.1)
+
+
+@pytest.mark.parametrize("kind", DIM)
+def test_the_order_of_the_classes_changes_no_score(kind: str) -> None:
+    mixture = far_apart(kind)
+    expected = mixture.scorer.log_density(mixture.points)
+    for buffer in mixture.scorer.state_dict().values():
+        if len(buffer) == len(mixture.mean):
+            buffer.copy_(buffer.flip(0))
+    torch.testing.assert_close(mixture.scorer.log_density(mixture.points), expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("kind", DIM)
+@pytest.mark.parametrize("block", [1, 2**9, 2**30])
+def test_the_size_of_the_blocks_changes_no_score(kind: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    mixture = far_apart(kind)
+    monkeypatch.setattr("ddu.density.scorers._BLOCK", block)
+    torch.testing.assert_close(mixture.scorer.log_density(mixture.points), mixture.dense(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(mixture.scorer.log_density(mixture.points[:0]), mixture.points[:0, 0])
+
+
+@pytest.mark.parametrize("kind", DIM)
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_a_compiled_scorer_scores_the_same(kind: str, backend: str) -> None:
+    mixture = far_apart(kind, classes=4, points=3)
+    compiled = torch.compile(mixture.scorer.log_density, backend=backend)
+    expected = mixture.scorer.log_density(mixture.points)
+    torch.testing.assert_close(compiled(mixture.points), expected, rtol=1e-12, atol=0)

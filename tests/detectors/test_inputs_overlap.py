@@ -1,0 +1,76 @@
+"""Held-out data that was in the training pass is noticed, and new data is left alone."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import ddu
+from ddu.detectors import Mahalanobis
+from ddu.detectors.inputs import InputSample
+from ddu.errors import OverlapWarning
+
+
+def blobs(samples=300, seed=0):
+    y = torch.arange(samples) % 3
+    return torch.randn(samples, 4, generator=torch.Generator().manual_seed(seed)) + 2 * torch.eye(3, 4)[y], y
+
+
+@pytest.fixture
+def model():
+    with torch.random.fork_rng([]), torch.no_grad():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+        model.get_parameter("0.weight")[:3] = torch.eye(3, 4)
+        model.get_parameter("2.weight").copy_(torch.eye(3, 8))
+        return model
+
+
+@pytest.mark.parametrize("make", [ddu.DDU, Mahalanobis])
+def test_calibrating_on_training_data_is_warned_of(model, make):
+    x, y = blobs()
+    detector = make(model).fit([(x[:150], y[:150]), (x[150:].numpy(), y[150:].numpy())])
+    with pytest.warns(OverlapWarning) as caught:
+        detector.calibrate([(x, y)], 0.1)
+    assert str(caught[0].message).startswith(
+        "About 100% of the 300 held-out inputs were in the training pass (300 of 300 that were compared). "
+    )
+    assert caught[0].filename == __file__
+    with pytest.warns(OverlapWarning, match="^About 50% of the 300 held-out inputs"):
+        detector.calibrate([(torch.cat([x[:150], blobs(seed=1)[0][150:]]), y)], 0.1)
+    with pytest.warns(OverlapWarning):
+        detector.calibrate(x, 0.1, labels=False)
+
+
+def test_new_data_and_the_papers_threshold_are_not_warned_of(model):
+    detector = ddu.DDU(model).fit([blobs()])
+    detector.calibrate([blobs(seed=1)], 0.1)
+    detector.calibrate([blobs()], 0.1, threshold="training_quantile")
+
+
+def test_a_warning_that_is_made_an_error_leaves_the_calibration_as_it_was(model):
+    detector = ddu.DDU(model).fit([blobs()]).calibrate([blobs(seed=1)], 0.1)
+    before = detector.calibration
+    with pytest.raises(OverlapWarning):
+        detector.calibrate([blobs()], 0.2)
+    assert detector.calibration is before
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.3, 1.0])
+def test_a_share_is_found_in_memory_that_does_not_grow(share):
+    generator = np.random.default_rng(0)
+    train, new = (generator.random((20_000, 3, 5), dtype=np.float32) for _ in range(2))
+    known = int(share * len(new))
+    new[:known] = train[:known]
+    samples = InputSample(), InputSample()
+    for sample, data in zip(samples, (train, new), strict=True):
+        for part in np.array_split(generator.permutation(data), 40):
+            sample.add(torch.from_numpy(part))
+        assert len(sample.hashes) == 1024
+    if share < 0.1:
+        samples[0].warn_of_overlap(samples[1])
+        return
+    with pytest.warns(OverlapWarning) as caught:
+        samples[0].warn_of_overlap(samples[1])
+    found = float(str(caught[0].message).split()[1].rstrip("%")) / 100
+    assert found == pytest.approx(share, abs=0.08)  # of about a thousand that are compared

@@ -1,0 +1,55 @@
+"""The claims about active learning on made curves."""
+
+import pytest
+
+from ddu.experiments.active_claims import curve_tables, judge_clean, judge_dirty
+from ddu.experiments.learning_curves import curve_rows
+
+from .rows import row
+
+
+def curves(ambiguous=None, **means: float):
+    """Curves that rise from 0.1 below a mean accuracy to 0.1 above it."""
+    return [
+        made
+        for name, mean in means.items()
+        for labels, accuracy in ((20, mean - 0.1), (30, mean + 0.1))
+        for made in (
+            row(name, accuracy, "accuracy", labels=labels),
+            row(name, (ambiguous or {}).get(name, 0.5), "ambiguous_share", labels=labels),
+        )
+    ]
+
+
+@pytest.mark.parametrize(("density", "verdict"), [(0.8, "holds"), (0.76, "holds in part"), (0.6, "does not hold")])
+def test_on_clean_data_density_must_beat_entropy_and_keep_up_with_the_ensemble(density, verdict):
+    assert judge_clean(curves(density=density, entropy=0.7, ensemble_pe=0.75, ensemble_mi=0.8)).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("density", "information", "ambiguous", "verdict"),
+    [(0.7, 0.7, 0.2, "holds"), (0.7, 0.5, 0.2, "holds in part"), (0.5, 0.5, 0.9, "does not hold")],
+)
+def test_on_dirty_data_both_epistemic_scores_must_be_far_ahead(density, information, ambiguous, verdict):
+    rows = curves(
+        {"density": ambiguous, "ensemble_mi": ambiguous},
+        **{"density": density, "ensemble_mi": information, "entropy": 0.5, "sngp": 0.55, "random": 0.9},
+    )
+    assert judge_dirty(rows).verdict == verdict
+
+
+def test_a_curve_comes_to_its_mean_its_end_and_the_labels_that_it_took():
+    found = {one.metric: one.value for one in curve_rows(curves(density=0.75))}
+    assert found == {
+        "mean_accuracy": pytest.approx(0.75),
+        "accuracy": pytest.approx(0.85),
+        "labels_to_80": 30,
+        "ambiguous_share": 0.5,
+    }
+    (table,) = curve_tables(curves(density=0.75))
+    assert [column.metric for column in table.columns] == [
+        "accuracy",
+        "mean_accuracy",
+        "labels_to_80",
+        "ambiguous_share",
+    ]

@@ -1,0 +1,107 @@
+"""Every reproduction runs at its smallest scale, resumes, and says whether the paper's claim holds."""
+
+from dataclasses import replace
+from math import isfinite
+
+import pytest
+
+from ddu.errors import InputError
+from ddu.experiments import REPRODUCTIONS, Judgement, reproduction
+from ddu.experiments.reproduction import CORES, SCALES, Work, hours, mean_value, read_rows, training_samples
+from ddu.results import Row
+from ddu.runs import RunSpec
+from ddu.training import RECIPES
+
+# One of those that share their code runs in every test
+SLOW = {
+    *("ood-cifar100", "ablation-cifar10", "ablation-cifar100", "feature-collapse", "dirty-mnist"),
+    *("active-mnist", "active-dirty-mnist", "active-cifar10", "objective-mismatch", "more-data"),
+}
+
+
+# Networks that hardly learn anything from a few samples
+@pytest.mark.filterwarnings("ignore::ddu.errors.DDUWarning")
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in REPRODUCTIONS]
+)
+def test_it_runs_at_the_smallest_scale_and_is_not_run_again(name, tmp_path):
+    one, said = REPRODUCTIONS[name], []
+    folder = tmp_path / name
+    rows = one.experiment("smoke").measure(folder, command="ddu reproduce", say=said.append)
+    assert all(row.status == "ok" for row in rows)
+    assert {row.key for row in rows} == {row.key for row in read_rows(folder)}
+    assert said
+    page, *files = one.write_page("smoke", folder)
+    text = page.read_text()
+    assert text.startswith(f"# {name}: {one.shows}\n\n**The paper's claim:** {one.claim}\n\n**At the scale `smoke` it ")
+    assert all(file.is_file() for file in files)
+    assert all(f"]({file.relative_to(folder)})" in text for file in files if file.suffix == ".png")
+    trained = sorted(folder.rglob("metrics.json"))
+    written = [path.stat().st_mtime_ns for path in trained]
+    assert one.experiment("smoke").measure(folder) == rows
+    assert [path.stat().st_mtime_ns for path in trained] == written
+
+
+@pytest.mark.parametrize("name", REPRODUCTIONS)
+def test_it_has_three_scales_and_what_they_train_is_known(name):
+    one = REPRODUCTIONS[name]
+    assert one.name == name
+    assert set(one.scales) == set(SCALES)
+    assert len(one.experiment("cpu").seeds) == 3 or hours(one.experiment("cpu").work()) > 0.5
+    assert len(one.experiment("cpu", 2).seeds) == 2
+    assert isfinite(hours(one.experiment("cpu").work())), "run `python scripts/throughput.py`"
+    assert hours(one.experiment("cpu").work()) <= 1
+
+
+def test_hours_follow_from_samples_epochs_networks_and_throughput(monkeypatch):
+    monkeypatch.setattr(reproduction, "throughput", lambda: {"mnist": {"lenet": 250.0}})
+    spec = RunSpec("lenet", "mnist", RECIPES["mnist"], options={"spectral_norm": None, "sensitive": False})
+    work = Work(spec, 10_000, networks=2)
+    assert work.hours == pytest.approx(10_000 * 0.9 * 50 * 2 / 250 / 3600 / CORES)
+    assert work._replace(scored=9_000).hours == pytest.approx((10_000 * 0.9 * 50 + 3_000) * 2 / 250 / 3600 / CORES)
+    unknown = Work(replace(spec, model="vgg16"), 10_000)
+    assert unknown.hours is None
+    assert not isfinite(hours([work, unknown]))
+
+
+def test_what_an_epoch_sees_is_the_recipes_where_it_says_so(monkeypatch):
+    monkeypatch.setattr(reproduction, "throughput", lambda: {"mnist, 14 pixels": {"lenet": 100.0}})
+    recipe = RECIPES["quick"].with_changes(epochs=2, samples_per_epoch=360)
+    spec = RunSpec("lenet", "mnist", recipe, options={"spectral_norm": None, "sensitive": False})
+    assert Work(spec, 20, side=14).hours == pytest.approx(720 / 100 / 3600 / CORES)
+    assert Work(spec, 20).hours is None
+
+
+def test_heads_that_cost_more_have_a_throughput_of_their_own():
+    spec = RunSpec("resnet18", "cifar10", RECIPES["quick"], options={"head": "sngp", "sensitive": False})
+    assert Work(spec, 20).key == ("cifar10", "resnet18+sn, sngp")
+
+
+def test_all_names_but_active_learning_take_at_most_ten_hours():
+    experiments = {name: one.experiment("cpu") for name, one in REPRODUCTIONS.items() if not name.startswith("active")}
+    assert sum(len(one.seeds) * hours(one.work()) for one in experiments.values()) <= 10
+
+
+def test_the_samples_are_the_papers_up_to_the_limit():
+    assert training_samples("cifar10") == 50_000
+    assert training_samples("cifar10", 2_000) == 2_000
+    assert training_samples("one_d", 9_999) == 1_000
+
+
+@pytest.mark.parametrize(
+    ("parts", "verdict"),
+    [((True, True), "holds"), ((True, False), "holds in part"), ((False, False), "does not hold")],
+)
+def test_a_claim_holds_if_all_of_its_parts_do(parts, verdict):
+    assert Judgement.of(dict(zip("ab", parts, strict=True))).verdict == verdict
+
+
+def test_a_mean_is_over_the_rows_with_all_attributes():
+    facts = {"network": "lenet", "data": "mnist", "run": "12ab", "metric": "auroc"}
+    rows = [
+        Row(detector=name, seed=seed, ood=ood, value=value, **facts)
+        for name, seed, ood, value in (("a", 0, "x", 0.5), ("a", 1, "x", 0.7), ("a", 0, "y", 0.1), ("b", 0, "x", 0.2))
+    ]
+    assert mean_value(rows, "auroc", detector="a", ood="x") == pytest.approx(0.6)
+    with pytest.raises(InputError, match=r"^No row has auroc of detector=c\.$"):
+        mean_value(rows, "auroc", detector="c")

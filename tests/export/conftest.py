@@ -1,0 +1,22 @@
+"""A detector, and the folder that it was exported to; an export takes seconds, so that tests share it."""
+
+from pathlib import Path
+
+import pytest
+
+import ddu
+from tests.small_networks import CLASSES, PREPROCESSING, draw_images, make_network, to_inputs
+
+
+@pytest.fixture(scope="session")
+def detector() -> ddu.DDU:
+    detector = ddu.DDU(make_network(), class_names=CLASSES).fit([to_inputs(*draw_images(400, seed=1))])
+    return detector.calibrate([to_inputs(*draw_images(300, seed=2))], 0.05)
+
+
+@pytest.fixture(scope="session")
+def exported(detector, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("exported") / "bundle"
+    images, _ = draw_images(40, seed=3)
+    detector.export(folder, images.numpy(), preprocessing=PREPROCESSING, description={"data": "ramps"})
+    return folder
