@@ -1,7 +1,51 @@
-"""Runs every benchmark and prints one line each: the name, the ratio, its spread, the target and whether it is met."""
+"""Runs benchmarks and prints one line for each: the name, the ratio, its spread, the target and whether it is met.
 
-from benchmarks import density, loading, prediction, spectral_norm, training
+    python -m benchmarks                    # all of them, about an hour
+    python -m benchmarks --quick            # under five minutes on an idle core
+    python -m benchmarks density growth     # some of them; --seconds 12 ends each comparison sooner
+    python -m benchmarks --docs             # renews the tables in docs/speed.md from the results, without measuring
 
-for module in (density, loading, prediction, spectral_norm, training):
-    for ratio in module.run():
-        print(ratio, flush=True)
+What was measured is kept in results/benchmarks/NAME.json, with a description of the machine; a quick run keeps nothing.
+"""
+
+import argparse
+import importlib
+import warnings
+
+from benchmarks import _ratio, _results
+from ddu.errors import FewSamplesWarning, LabelWarning
+
+BENCHMARKS = ("density", "fitting", "growth", "prediction", "scale", "export", "loading", "spectral_norm", "training")
+QUICK = ("density", "fitting", "growth", "prediction")
+QUICK_SECONDS = 5.0  # the longest that a comparison goes on in a quick run
+
+
+def main() -> None:
+    """Parses, measures, prints and keeps."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all by default")
+    parser.add_argument("--quick", action="store_true", help=f"shorter runs of {', '.join(QUICK)} by default")
+    parser.add_argument("--seconds", type=float, help="the longest that a comparison goes on, in CPU seconds")
+    parser.add_argument("--docs", action="store_true", help="renew docs/speed.md from the results and measure nothing")
+    options = parser.parse_args()
+    unknown = sorted(set(options.names) - set(BENCHMARKS))
+    if unknown:
+        parser.error(f"there is no benchmark {unknown[0]!r}: choose of {', '.join(BENCHMARKS)}")
+    if options.docs:
+        _results.renew_page()
+        return
+    for category in (FewSamplesWarning, LabelWarning):  # only costs count here, also those of untrained networks
+        warnings.simplefilter("ignore", category)
+    if options.quick or options.seconds:
+        _ratio.longest = options.seconds or QUICK_SECONDS
+    for name in options.names or (QUICK if options.quick else BENCHMARKS):
+        found = []
+        for line in importlib.import_module(f"benchmarks.{name}").run():
+            print(line, flush=True)
+            found.append(line)
+        if not options.quick:
+            _results.keep(name, found)
+
+
+if __name__ == "__main__":
+    main()

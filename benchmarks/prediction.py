@@ -1,4 +1,4 @@
-"""A DDU prediction against the plain softmax network.
+"""A prediction of the default detector, with all parts of its score, against the plain softmax network.
 
 python -m benchmarks.prediction
 """
@@ -6,9 +6,13 @@ python -m benchmarks.prediction
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor, nn
 
 import ddu
 from benchmarks._ratio import Ratio, compare
+from ddu.features import FeatureBatch
+
+_SAMPLES = 25_000
 
 
 def run() -> Iterator[Ratio]:
@@ -16,18 +20,31 @@ def run() -> Iterator[Ratio]:
     import torchvision
 
     torch.manual_seed(0)
-    model = torchvision.models.resnet18(weights=None, num_classes=10).eval()
-    detector = ddu.DDU(model, density=ddu.GaussianDensity("full"))
-    images = torch.randn(64, 3, 96, 96)
-    features, labels = torch.randn(6000, 512), torch.arange(6000) % 10
-    detector.fit_features(features, labels)
+    small = torch.randn(128, 3, 32, 32)
+    cases = (
+        ("ResNet-50", torchvision.models.resnet50(weights=None, num_classes=10), torch.randn(16, 3, 224, 224), 1.05),
+        ("ResNet-18 x 1/4", ddu.create_model("resnet18", num_classes=10, width=0.25), small, 1.10),
+        ("VGG-16 x 1/4", ddu.create_model("vgg16", num_classes=10, width=0.25), small, 1.10),
+    )
+    for name, model, images, most in cases:
+        (values,) = compare(*_sides(model.eval(), images))
+        size = f"{len(images)} images of {images.shape[-1]} x {images.shape[-1]}"
+        yield Ratio(f"predict with {name}, {size}, 10 classes: DDU / softmax network", values, under=most)
 
-    def plain() -> torch.Tensor:
+
+def _sides(model: nn.Module, images: Tensor):
+    """The plain network, and a detector that was fitted to noise of the right width: only its cost counts."""
+    detector = ddu.DDU(model)
+    width = detector.tap(images[:2]).features.shape[1]
+    labels = torch.arange(_SAMPLES) % 10
+    batches = [FeatureBatch(torch.rand(len(y), width), torch.randn(len(y), 10), y) for y in labels.split(1000)]
+    detector.fit(batches, progress=False)
+
+    def plain() -> Tensor:
         with torch.no_grad():
             return torch.softmax(model(images), dim=1)
 
-    (values,) = compare(plain, lambda: detector.predict(images))
-    yield Ratio("predict with ResNet-18, 10 classes: DDU / softmax network", values, under=1.05)
+    return plain, lambda: detector.predict(images)
 
 
 if __name__ == "__main__":

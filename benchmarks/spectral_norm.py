@@ -32,10 +32,12 @@ EXACT = 24  # power steps by which the norm counts as found
 WINDOWS = {"2 to 61": (1, 60), "102 to 111": (40, 10)}  # how many training steps pass, and how many are measured
 
 
-def training_step(name: str, **options: Any) -> Callable[[], None]:
-    """One step of SGD as a function."""
+def training_step(
+    name: str, *, layout: torch.memory_format = torch.contiguous_format, **options: Any
+) -> Callable[[], None]:
+    """One step of SGD as a function, with the weights in a layout."""
     torch.manual_seed(0)
-    model = create_model(name, **options)
+    model = create_model(name, **options).to(memory_format=layout)
     images, labels = torch.randn(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
 

@@ -1,8 +1,8 @@
-"""Renews what the README shows of the demo: the printed table, the numbers and the picture.
+"""Renews what the README shows: the table that its quick start prints, and the demo's numbers and picture.
 
     make readme
 
-Runs the demo with five seeds, then the README's own code beside the first. Takes a few minutes. With a folder as its
+Runs the README's own code, and the demo with five seeds. Takes a few minutes. With a folder as its
 argument, the demos stay there, and those that are finished are not run again.
 """
 
@@ -29,7 +29,7 @@ NUMBERS = {
     "the same with temperature": ("ece", "ddu", None),
     "the same if it were perfect, from the number of samples alone": ("ece_by_chance", "ddu", None),
     "AUROC of entropy, photographs against all digits": ("auroc", "softmax", PHOTOS),
-    "**AUROC of density, photographs against all digits**": ("auroc", "ddu", PHOTOS),
+    "**AUROC of the epistemic score, photographs against all digits**": ("auroc", "ddu", PHOTOS),
     "AUROC of entropy, ambiguous against clean digits": ("auroc_ambiguous", "softmax", None),
     "clean and ambiguous digits called out of distribution, where 0.01 was allowed": ("false_alarm_rate", "ddu", None),
     "photographs called out of distribution": ("detection_rate", "ddu", PHOTOS),
@@ -48,6 +48,19 @@ def run_code(code: str, folder: Path) -> str:
     with contextlib.chdir(folder), contextlib.redirect_stdout(printed):
         exec(code, {"__name__": "__main__"})
     return printed.getvalue().rstrip() + "\n"
+
+
+def run_quick_start(text: str, folder: Path) -> str:
+    """What the quick start prints: the module with the network is written to a folder and run, then what wraps it."""
+    module, code = code_blocks(text, "python")
+    (folder / "my_models.py").write_text(module)
+    run_code(module, folder)
+    sys.path.insert(0, str(folder))
+    try:
+        return run_code(code, folder)
+    finally:
+        sys.path.remove(str(folder))
+        sys.modules.pop("my_models", None)
 
 
 def score_rows(rows: Sequence[Row]) -> dict[str, float]:
@@ -87,7 +100,7 @@ def main() -> None:
         demos = [Demo(seed).measure(folder / f"demo{seed or ''}", command=f"ddu demo --seed {seed}") for seed in SEEDS]
         readme = ROOT / "README.md"
         text = readme.read_text()
-        printed = run_code(code_blocks(text, "python")[0], folder)
+        printed = run_quick_start(text, folder)
         draw(folder / "demo", ROOT / "docs/images/demo.png")
     table = score_table([score_rows(rows) for rows in demos])
     text = re.sub(r"```text\n.*?```", lambda _: f"```text\n{printed}```", text, count=1, flags=re.DOTALL)
