@@ -47,7 +47,8 @@ def test_what_was_measured_is_shown_again(run, made, tmp_path, train_digits, tes
     assert "What a fresh network finds (linear, 1,200 samples)" in done.stdout
     assert f"{quality.auroc_clean:.4f}" in done.stdout
     assert "Entropy of the soft labels" in done.stdout
-    assert done.stdout.count("█") >= 20  # the tallest bar of ten classes and two splits
+    histograms = [counts for split in quality.entropy_histogram.values() for counts in split]
+    assert done.stdout.count("█") >= sum(any(counts) for counts in histograms)  # the tallest bar of each
 
 
 def test_the_set_goes_to_the_data_root_by_default(run, made, tmp_path):
