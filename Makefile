@@ -57,8 +57,9 @@ quality: $(READY)  ## The default detector against its rivals on nine networks: 
 docs: $(READY)  ## Build the documentation as a site: open site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-guide: $(READY)  ## Renew the table of error rates and the picture in docs/thresholds.md
+guide: $(READY)  ## Renew the tables and the picture in docs/thresholds.md
 	$(BIN)/python scripts/guide.py
+	$(BIN)/python scripts/promises.py
 
 concepts: $(READY)  ## Renew the pictures in docs/concepts.md
 	$(BIN)/python scripts/concepts.py
