@@ -153,6 +153,10 @@ def _decode(file: BinaryIO) -> tuple[Any, dict[str, Tensor]]:
     manifest = json.loads((header.pop("__metadata__", None) or {}).get(FORMAT, "null"))
     if (depth := _depth(manifest)) > _DEEPEST:
         raise ValueError(f"its manifest is nested {depth} levels deep, and no detector's is deeper than {_DEEPEST}")
+    # Tensors that shared bytes would let a small file ask for any amount of memory
+    wanted = 8 + length + sum(end - start for start, end in (entry["data_offsets"] for entry in header.values()))
+    if wanted != size:
+        raise ValueError(f"its header and tensors should have {wanted} bytes, and the file has {size}")
     tensors = {}
     for name, entry in sorted(header.items()):  # their order in the file is no order
         start, end = (8 + length + offset for offset in entry["data_offsets"])

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from contextlib import contextmanager
 
 import pytest
 import safetensors
@@ -77,14 +78,31 @@ def test_a_truncated_file_is_refused(folder, model, left):
 )
 def test_a_header_that_does_not_fit_the_file_is_refused(folder, model, change):
     path = file_of(folder)
+    with changed_header(path) as header:
+        header[a_tensor(header)] |= change
+    assert refusal(folder, model).startswith(f"{path} is truncated or not written by ddu (")
+
+
+def test_tensors_that_share_bytes_are_refused_before_memory_is_taken(folder, model):
+    path = file_of(folder)
+    with changed_header(path) as header:
+        header |= {f"copy {index}": header[a_tensor(header)] for index in range(1000)}
+    assert f"bytes, and the file has {path.stat().st_size})" in refusal(folder, model)
+
+
+@contextmanager
+def changed_header(path):
+    """The header of a file, to be changed."""
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
-    name = next(name for name in sorted(header) if name != "__metadata__")
-    header[name] |= change
+    yield header
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
-    assert refusal(folder, model).startswith(f"{path} is truncated or not written by ddu (")
+
+
+def a_tensor(header):
+    return next(name for name in sorted(header) if name != "__metadata__")
 
 
 @pytest.mark.parametrize("header", ["[]", "7", "null", '{"__metadata__": []}', '{"__metadata__": {"ddu-detector": 1}}'])
