@@ -18,7 +18,7 @@ from ddu import artifacts, data, distributed, provenance
 from ddu.data import ArrayDataset, Preprocessing
 from ddu.data.registry import Root, listed
 from ddu.detectors import BaseDetector, find_method, load
-from ddu.detectors.parts import Judged, Learned, either
+from ddu.detectors.passes import Judged, Learned, either
 from ddu.distributed import Ranks
 from ddu.engines import Engine, OneByOne, current_engine
 from ddu.errors import DDUWarning, InputError
