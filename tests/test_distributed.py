@@ -55,7 +55,9 @@ def ended(processes, seconds):
 def assert_same(found, expected):
     assert expected.keys() == found.keys()
     for key, value in expected.items():
-        torch.testing.assert_close(found[key], value, rtol=1e-9, atol=1e-9, msg=key)
+        # Scores are in single precision, which other batches round otherwise
+        tolerance = 1e-6 if key.endswith("calibration.epistemic") else 1e-9
+        torch.testing.assert_close(found[key], value, rtol=tolerance, atol=tolerance, msg=key)
 
 
 @pytest.mark.parametrize("name", DETECTORS)
