@@ -19,6 +19,7 @@ from torch import nn
 
 import ddu
 from ddu import distributed
+from ddu.detectors.saved import kept_tensors
 from ddu.errors import LabelError
 from ddu.layers import RBFHead
 
@@ -73,7 +74,7 @@ def batches(x, y, rows):
 
 def learned(detector):
     """Everything that was learned, by name, in double precision."""
-    state = {name: tensor.clone() for name, tensor in detector._kept().items()}
+    state = {name: tensor.clone() for name, tensor in kept_tensors(detector).items()}
     densities = detector.score.densities if hasattr(detector, "score") else getattr(detector, "densities", [])
     for index, density in enumerate(densities):
         state |= {f"{index}.{name}": tensor.clone() for name, tensor in density.state_tensors().items()}

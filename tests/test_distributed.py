@@ -15,7 +15,7 @@ import torch
 from ddu import distributed
 from ddu.detectors import BaseDetector
 from ddu.detectors.labels import Agreement
-from ddu.detectors.parts import Pass
+from ddu.detectors.passes import Pass
 from ddu.distributed import Ranks
 from ddu.errors import InputError, NotSupportedError
 from ddu.features import FeatureTap

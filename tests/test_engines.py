@@ -70,7 +70,7 @@ def test_a_killed_worker_is_replaced_and_its_parts_count_once(tmp_path):
         import os, signal, warnings
         from pathlib import Path
         import numpy as np
-        from ddu import fitting
+        from ddu import engines, fitting
         from ddu.engines import RayTasks, using
         from ddu.fitting import FitSpec, Passes, fit_detector
         from ddu.sources import open_source
@@ -78,15 +78,20 @@ def test_a_killed_worker_is_replaced_and_its_parts_count_once(tmp_path):
 
         warnings.simplefilter("ignore")
         check(RayTasks(cpus=1))
-        fitting._PART = 50
+        engines.ROWS = 50
         spec = FitSpec("user_models:with_preprocessing", "npz:train.npz", "npz:held_out.npz", false_alarm_rate=0.05)
         alone = fit_detector(spec, "alone", progress=False)
 
         class Fragile(Passes):
-            def one(self, part):
-                found = super().one(part)
-                if part[2].start == 200 and not os.path.exists(f"killed-{part[0]}"):
-                    Path(f"killed-{part[0]}").touch()
+            def learn(self, rows):
+                return self.once_killed("train", rows, super().learn(rows))
+
+            def judge(self, rows):
+                return self.once_killed("held_out", rows, super().judge(rows))
+
+            def once_killed(self, name, rows, found):
+                if rows.start == 200 and not os.path.exists(f"killed-{name}"):
+                    Path(f"killed-{name}").touch()
                     os.kill(os.getpid(), signal.SIGKILL)
                 return found
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ import torch
 from PIL import Image
 
 import ddu
-from ddu import data
+from ddu import data, engines
 from ddu.data import Preprocessing
+from ddu.engines import Engine, OneByOne, using
 from ddu.errors import InputError
 from ddu.fitting import FitSpec, fit_detector
 from ddu.sources import open_source
@@ -55,6 +57,26 @@ def test_a_fitted_folder_and_its_network_judge_as_a_detector_made_by_hand(workpl
     assert written["samples"] == {"fitted": 500, "held_out": 500}
     assert written["calibration"] == "npz:held_out.npz, train"
     assert source.description == {"kind": "detector", **written, "network": "user_models:with_preprocessing"}
+
+
+class Backwards(Engine):
+    """Gives the last result first, as workers elsewhere may."""
+
+    def map(self, function, jobs):
+        return reversed(list(OneByOne().map(function, jobs)))
+
+
+@pytest.mark.parametrize("method", ["ddu", "energy"])
+def test_an_engine_fits_in_parts_what_one_process_fits(workplace, monkeypatch, method):
+    spec = replace(SPEC, method=method)
+    alone = fit_detector(spec, "alone")
+    monkeypatch.setattr(engines, "ROWS", 120)
+    with using(Backwards()):
+        together = fit_detector(spec, "together")
+    images = PREPROCESSING(draw_images(20, seed=3)[0].numpy())
+    one, two = alone.predict(images), together.predict(images)
+    torch.testing.assert_close(two.epistemic, one.epistemic, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(two.p_value, one.p_value)
 
 
 def test_without_data_to_calibrate_on_a_share_is_held_out_by_the_seed(workplace):
@@ -153,7 +175,7 @@ def test_a_fit_that_was_stopped_while_it_wrote_is_done_again(workplace):
     ],
 )
 def test_a_mistake_is_an_error_before_the_pass_and_leaves_no_folder(workplace, monkeypatch, changes, message):
-    monkeypatch.setattr(ddu.DDU, "fit", lambda *_, **__: pytest.fail("it was fitted"))
+    monkeypatch.setattr(ddu.DDU, "learn_part", lambda *_, **__: pytest.fail("it was fitted"))
     write_set(workplace / "other.npz", seed=1, classes=("up", "down"))
     spec = FitSpec(**{"network": SPEC.network, "data": SPEC.data, "calibration": SPEC.calibration} | changes)
     with pytest.raises(InputError) as caught:

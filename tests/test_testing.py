@@ -170,9 +170,9 @@ class SkipsTheFirstBatch(ddu.DDU):
 
 
 class NeverForgetsSamples(ddu.DDU):
-    def _learn(self, batches):
+    def _finish(self, collected):
         before = self.score
-        super()._learn(batches)
+        super()._finish(collected)
         if before is not None and self.score is not None:
             for density, earlier in zip(self.score.densities, before.densities, strict=True):
                 density.merge(earlier)

@@ -23,7 +23,7 @@ from ddu.calibration import Calibration
 from ddu.conformal import check_share
 from ddu.data import Preprocessing
 from ddu.detectors import BaseDetector, load
-from ddu.detectors.base import KEPT
+from ddu.detectors.saved import KEPT
 from ddu.errors import ArtifactError, InputError, MissingExtraError, NotSupportedError
 from ddu.export import BUNDLE, DETECTOR, FORMAT_VERSION, GRAPH, WEIGHTS, file_digest, open_session
 from ddu.extras import require

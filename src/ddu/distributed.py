@@ -113,6 +113,10 @@ class Ranks:
         """The values of all ranks merged into one, in their order; every rank gets the same. All must call it."""
         return value
 
+    def over(self, rows: int, function: Callable[[range], Any], *, progress: bool | None = None) -> Any:
+        """What a function makes of so many rows: each rank calls it with its share, and all get the merged result."""
+        return self.merged(function(self.share(rows)), lambda one, two: one.merge(two))
+
     def check(self) -> None:
         """Raises a `RankError` if another rank has failed."""
 

@@ -4,8 +4,9 @@ OneByOne    in this process, one after the other
 Processes   several at a time on this machine, a process each
 RayTasks    on a Ray cluster, each with the cores and graphics cards that it needs
 
-Each gives the results as they come. What a job raises is its result, so that one that fails stops no other. A command
-chooses one with `using`, and whatever has many jobs to do asks for it with `current_engine`.
+Each gives the results as they come (`map`), or merges those of parts of the data (`over`), as the processes that
+`torchrun` starts do (`ddu.distributed.Ranks.over`). What a job raises is its result, so that one that fails stops no
+other. A command chooses one with `using`, and whatever has many jobs to do asks for it with `current_engine`.
 """
 
 import logging
@@ -25,12 +26,15 @@ from typing import Any, TypeVar
 
 from ddu.errors import DDUError, InputError, TrainingError
 from ddu.extras import require
+from ddu.progress import track
 
 J = TypeVar("J")
 R = TypeVar("R")
 
 RETRIES = 3
 """A worker that is killed, or whose host is lost, is replaced so often for one job."""
+ROWS = 8192
+"""Rows of a job of `Engine.over`."""
 
 
 class Engine(ABC):
@@ -43,6 +47,19 @@ class Engine(ABC):
         Yields:
             The place of a job that is done, and what the function returned or raised.
         """
+
+    def over(self, rows: int, function: Callable[[range], Any], *, progress: bool | None = None) -> Any:
+        """What a function makes of so many rows: each job is a part of them, and the results merge in their order."""
+        parts = [range(start, min(start + ROWS, rows)) for start in range(0, rows, ROWS)]
+        merged, done, waiting = None, 0, dict[int, Any]()
+        for place, found in track(self.map(function, parts), "parts", show=progress, total=len(parts)):
+            if isinstance(found, Exception):
+                raise found
+            waiting[place] = found
+            while done in waiting:
+                part = waiting.pop(done)
+                merged, done = part if merged is None else merged.merge(part), done + 1
+        return merged
 
 
 @dataclass(frozen=True)

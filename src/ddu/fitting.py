@@ -8,36 +8,31 @@ examples.safetensors  examples of the data, if they are kept
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from ddu import artifacts, data, distributed, provenance
 from ddu.data import ArrayDataset, Preprocessing
 from ddu.data.registry import Root, listed
 from ddu.detectors import BaseDetector, find_method, load
-from ddu.detectors.parts import Judged, Learned, either
-from ddu.distributed import Ranks
-from ddu.engines import Engine, OneByOne, current_engine
+from ddu.detectors.passes import Judged, Learned
+from ddu.engines import OneByOne, current_engine
 from ddu.errors import DDUWarning, InputError
 from ddu.examples import check_count, keep_examples, load_examples
 from ddu.files import FilePath, write_bytes, write_json
 from ddu.networks import Network, is_of_library, open_network
-from ddu.progress import track
 from ddu.resume import one_at_a_time, read_settings, refuse_changes
 from ddu.runs import check_classes, data_digest
 from ddu.sources import SOURCE, WEIGHTS
 
-_PART = 8192  # samples of a job
 _LOADED: dict[str, Any] = {}
 
 # What may differ between two commands that fit the same detector
 _PROVENANCE = ("command", "versions", "commit")
-
-
-Part = Literal["train", "held_out"]
 
 
 class FitData(NamedTuple):
@@ -174,16 +169,14 @@ def fit_detector(
         detector = spec.make_detector(network, classes)
         _check_samples(spec, detector, train, held_out)  # which also finds the layers, before workers get the detector
         if isinstance(engine := current_engine(), OneByOne):
-            fitted, calibrated = (
-                data.loader(_shard(part, ranks), batch_size, workers=workers) for part in (train, held_out)
-            )
-            detector.fit(fitted, progress=progress, ranks=ranks)
-            detector.calibrate(calibrated, spec.false_alarm_rate, progress=progress, ranks=ranks)
+            here = {"workers": workers, "progress": progress, "check": ranks.check}
+            together, passes = ranks, Passes(lambda: parts, detector, preprocessing, batch_size, **here)
         else:
-            passes = Passes(spec, data_root, detector, preprocessing, batch_size)
-            detector.fit_parts([passes.over("train", len(train), engine, progress)])
-            judged = passes.over("held_out", len(held_out), engine, progress)
-            detector.calibrate_parts([judged], false_alarm_rate=spec.false_alarm_rate)
+            together, passes = engine, Passes(partial(_load, spec, data_root), detector, preprocessing, batch_size)
+        if detector.needs_fit:
+            detector.fit_parts([together.over(len(train), passes.learn, progress=progress)])
+        judged = together.over(len(held_out), passes.judge, progress=progress)
+        detector.calibrate_parts([judged], false_alarm_rate=spec.false_alarm_rate)
         if not ranks.is_main:
             return detector
         write_json(folder / SOURCE, settings)
@@ -195,56 +188,45 @@ def fit_detector(
 
 @dataclass(frozen=True)
 class Passes:
-    """Passes over the data of a fit in parts, each a job of an engine; workers read the data themselves.
+    """Passes over some rows of the data of a fit, which processes and workers share.
 
     Attributes:
-        spec: What is fitted.
-        data_root: Where the data is.
+        load: Gives the data; a worker elsewhere reads it itself.
         detector: The detector, with its network.
         preprocessing: How the network is shown an input.
         batch_size: Inputs per forward pass.
+        workers: Processes that read the data.
+        progress: As of `fit_detector`.
+        check: Called before each batch.
     """
 
-    spec: FitSpec
-    data_root: Root
+    load: Callable[[], FitData]
     detector: BaseDetector
     preprocessing: Preprocessing
     batch_size: int
+    workers: int = 0
+    progress: bool | None = False
+    check: Callable[[], None] | None = None
 
-    def over(self, name: Part, samples: int, engine: Engine, progress: bool | None) -> Any:
-        """What the detector learned from the training data or found in the held-out data, merged in their order."""
-        parts = [(name, samples, range(start, min(start + _PART, samples))) for start in range(0, samples, _PART)]
-        merged, done, waiting = None, 0, dict[int, Any]()
-        for number, found in track(_Jobs(engine, self.one, parts), "parts", show=progress):
-            if isinstance(found, Exception):
-                raise found
-            waiting[number] = found
-            while done in waiting:
-                merged = either(merged, waiting.pop(done), lambda one, two: one.merge(two))
-                done += 1
-        return merged
+    def learn(self, rows: range) -> Learned:
+        """What the detector learns from some rows of the training data."""
+        train = self.load().train
+        return self.detector.learn_part(
+            self._loader(train, rows),
+            expected_samples=len(train),
+            whole=len(rows) == len(train),
+            progress=self.progress,
+            check=self.check,
+        )
 
-    def one(self, part: tuple[Part, int, range]) -> Learned | Judged:
-        """The same of one part."""
-        name, samples, rows = part
-        everything: ArrayDataset = getattr(_load(self.spec, self.data_root), name)
-        loader = data.loader(everything.subset(rows).shown_by(self.preprocessing), self.batch_size)
-        if name == "train":
-            return self.detector.learn_part(loader, expected_samples=samples, progress=False)
-        return self.detector.judge_part(loader, progress=False)
+    def judge(self, rows: range) -> Judged:
+        """What the detector finds in some rows of the held-out data."""
+        loader = self._loader(self.load().held_out, rows)
+        return self.detector.judge_part(loader, progress=self.progress, check=self.check)
 
-
-class _Jobs(Sized):
-    """The results of an engine, which know how many they will be."""
-
-    def __init__(self, engine: Engine, function: Callable[[Any], Any], jobs: Sequence[Any]):
-        self.engine, self.function, self.jobs = engine, function, jobs
-
-    def __len__(self) -> int:
-        return len(self.jobs)
-
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
-        return self.engine.map(self.function, self.jobs)
+    def _loader(self, part: ArrayDataset, rows: range) -> Iterable[Any]:
+        some = part if len(rows) == len(part) else part.subset(rows)
+        return data.loader(some.shown_by(self.preprocessing), self.batch_size, workers=self.workers)
 
 
 def _load(spec: FitSpec, data_root: Root) -> FitData:
@@ -253,10 +235,6 @@ def _load(spec: FitSpec, data_root: Root) -> FitData:
     if _LOADED.get("key") != key:
         _LOADED.update(key=key, data=spec.load_data(data_root))
     return _LOADED["data"]
-
-
-def _shard(part: ArrayDataset, ranks: Ranks) -> ArrayDataset:
-    return part if ranks.size == 1 else part.subset(ranks.share(len(part)))
 
 
 def _check_samples(spec: FitSpec, detector: BaseDetector, train: ArrayDataset, held_out: ArrayDataset) -> None:

@@ -7,13 +7,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def track(items: Iterable[T], description: str, *, show: bool | None = None) -> Iterable[T]:
+def track(items: Iterable[T], description: str, *, show: bool | None = None, total: int | None = None) -> Iterable[T]:
     """Iterates over `items` behind a progress bar on standard error.
 
     Args:
-        items: What to iterate over; its length, where it has one, gives the time left.
+        items: What to iterate over.
         description: The words in front of the bar.
         show: `True` draws at once, `False` never; by default the bar appears after two seconds, and only on a terminal.
+        total: How many there are, from which the time left follows; by default the length of `items`, if it has one.
 
     The bar is tqdm's. It comes with every extra that has a command line; without tqdm there is simply no bar.
     """
@@ -23,6 +24,6 @@ def track(items: Iterable[T], description: str, *, show: bool | None = None) -> 
         from tqdm.auto import tqdm
     except ModuleNotFoundError:
         return items
-    total = length_hint(items) or None
+    total = total or length_hint(items) or None
     # disable=None: tqdm draws only on a terminal
     return tqdm(items, desc=description, total=total, delay=0 if show else 2, disable=None if show is None else False)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ddu
-from ddu.detectors import base
+from ddu.detectors import passes
 from ddu.errors import CalibrationWarning, FeatureError, InputError, LabelError, LayerError, NotFittedError
 from ddu.features import FeatureTap, extract
 from ddu.metrics import negative_log_likelihood
@@ -143,7 +143,7 @@ def test_the_log_density_is_that_of_the_features():
 
 
 def test_memory_does_not_grow_with_the_number_of_batches(monkeypatch):
-    monkeypatch.setattr(base, "_ROWS", 256)
+    monkeypatch.setattr(passes, "_ROWS", 256)
 
     def numbers_held(batches):
         held = 0

@@ -7,8 +7,6 @@ from torch import nn
 
 from ddu.artifacts import load_artifact
 from ddu.detectors.base import BaseDetector as BaseDetector
-from ddu.detectors.base import Evidence as Evidence
-from ddu.detectors.base import join_evidence as join_evidence
 from ddu.detectors.ddu import DDU as DDU
 from ddu.detectors.duq import DUQ as DUQ
 from ddu.detectors.energy import Energy as Energy
@@ -16,6 +14,8 @@ from ddu.detectors.ensemble import Ensemble as Ensemble
 from ddu.detectors.ensemble import as_members
 from ddu.detectors.ensemble import join_members as join_members
 from ddu.detectors.ensemble import load_members as load_members
+from ddu.detectors.interface import Evidence as Evidence
+from ddu.detectors.interface import join_evidence as join_evidence
 from ddu.detectors.mahalanobis import Mahalanobis as Mahalanobis
 from ddu.detectors.pytorch_ood import as_pytorch_ood as as_pytorch_ood
 from ddu.detectors.pytorch_ood import from_pytorch_ood as from_pytorch_ood
@@ -32,6 +32,7 @@ from ddu.detectors.registry import list_methods as list_methods
 from ddu.detectors.registry import method_for_head as method_for_head
 from ddu.detectors.registry import network_kinds as network_kinds
 from ddu.detectors.registry import register as register
+from ddu.detectors.saved import restore_detector
 from ddu.detectors.sngp import SNGP as SNGP
 from ddu.detectors.softmax import Softmax as Softmax
 from ddu.errors import ArtifactError, InputError, LayerError, NotSupportedError
@@ -97,7 +98,7 @@ def load(
         DDU(network, features=features)  # or an error that is not the file's
     replaced = {} if features is None else {"features": features}
     try:
-        return classes[name].restore(content, tensors, network, strict=strict, **replaced)
+        return restore_detector(classes[name], content, tensors, network, strict=strict, **replaced)
     except LayerError:  # it takes the caller to find a layer in the model
         raise
     except (InputError, NotSupportedError) as error:

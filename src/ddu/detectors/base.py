@@ -1,30 +1,22 @@
-"""What all detectors share: run a model, calibrate, give verdicts, save and load.
+"""What all detectors share: fit, calibrate, predict, save.
 
-A new detector says what it learns from batches of features and logits (`_learn`), and how it scores a batch
-(`_evidence`). One that learns from sums over samples says instead how it collects them (`_collect`) and what follows
-from them (`_finish`), so that several processes can share the work. Everything else is here.
+What differs between them, `AbstractDetector` (interface.py) has as methods for a new detector to define.
 """
 
 import functools
-import inspect
 import itertools
 import os
-import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
-from ddu.artifacts import model_fingerprint, save_artifact
-from ddu.calibration import Calibration, ThresholdRule, calibrate
+from ddu.artifacts import model_fingerprint
+from ddu.calibration import ThresholdRule, calibrate
 from ddu.conformal import conformal_rank, least_samples, possible_rate
-from ddu.density import GaussianDensity, check_classes, check_device, check_labels
+from ddu.density import check_classes, check_device
 from ddu.detectors.inputs import (
-    Channels,
     SeenInputs,
     first_tensor,
     warn_of_augmentation,
@@ -32,227 +24,34 @@ from ddu.detectors.inputs import (
     without_bad_inputs,
     without_bad_outputs,
 )
-from ddu.detectors.labels import Agreement, check_coverage, labels_of
-from ddu.detectors.parts import Judged, Learned, Pass
+from ddu.detectors.interface import AbstractDetector, Evidence, join_evidence
+from ddu.detectors.labels import check_coverage
+from ddu.detectors.passes import BATCH, Judged, Learned, gathered, labelled, no_batches, unlabelled
+from ddu.detectors.saved import INPUTS as INPUTS
+from ddu.detectors.saved import KEPT as KEPT
+from ddu.detectors.saved import save_detector
 from ddu.distributed import Ranks
-from ddu.errors import (
-    ArtifactError,
-    DDUWarning,
-    InputError,
-    LabelError,
-    LogitsWarning,
-    NotFittedError,
-    NotSupportedError,
-)
-from ddu.features import FeatureBatch, Tap, extract
-from ddu.features.forward import are_log_probabilities, check_logits
-from ddu.features.loaders import are_given, batches_of, check_loader, expected_samples, listed_labels
+from ddu.errors import InputError, NotFittedError
+from ddu.features import FeatureBatch
+from ddu.features.forward import check_logits
+from ddu.features.loaders import batches_of, check_loader, expected_samples
 from ddu.measures import entropy
-from ddu.messages import check_entries, frames_to_the_caller
 from ddu.types import Prediction
 
 if TYPE_CHECKING:
     from ddu.data import Preprocessing
     from ddu.export import Parity
 
-# Rows of features gathered before something is learned from them: long matrix products instead of many short ones
-_ROWS = 4096
 
-# The option of a detector that keeps all classes of its model
-_ALL = ("classes", None)
-
-# Inputs per forward pass of a prediction
-_BATCH = 512
-
-KEPT, INPUTS = "calibration.", "inputs."
-"""In a file, the names of what a calibration keeps begin so, and those of what is known of the inputs."""
-
-
-class Evidence(NamedTuple):
-    """The logits and scores of a batch, before temperature and thresholds."""
-
-    logits: Tensor  # (N, C), log-probabilities up to a constant
-    epistemic: Tensor  # (N,), larger means more unknown
-    values: Tensor | None = None  # (N, P), what the parts of a sum say, before they are standardised and added
-
-
-class BaseDetector(ABC):
+class BaseDetector(AbstractDetector):
     """Everything about a detector except what it learns and how it scores.
 
     The model runs in evaluation mode, and is left as it was. Every method that takes inputs also takes a `FeatureBatch`
     from `ddu.features.extract(detector.tap, loader)`, which saves the forward pass.
-
-    Attributes:
-        tap: What runs the model.
-        calibration: Temperature and thresholds; None before `calibrate`.
-        class_names: Names for the classes, for printing.
-        classes: Those of the model's classes that are kept, which are then numbered from 0 in this order, in labels and
-            in predictions; None keeps all.
     """
 
-    name: ClassVar[str]
-    """What files and the command line call it."""
-    needs_fit: ClassVar[bool] = True
-    """Whether it learns from training data; one that does not predicts without `fit`."""
-    can_save: ClassVar[bool] = True
-    """Whether it can be saved."""
-    needs_every_class: ClassVar[bool] = False
-    """Whether it learns something about each class, and so needs samples of each."""
-    _how_to_fit: ClassVar[str] = "fit(loader)"
-
-    def __init__(self, tap: Tap, class_names: Sequence[str] | None, classes: Sequence[int] | None = None):
-        if isinstance(class_names, Mapping):
-            raise InputError(
-                f"The 'class_names' parameter of {type(self).__name__} must be a sequence in the order of the classes."
-            )
-        self.tap = tap
-        self.class_names = None if class_names is None else tuple(map(str, class_names))
-        self.classes = None if classes is None else tuple(check_classes(classes))
-        self.calibration: Calibration | None = None
-        self._fingerprint: str | None = None
-        # How many training samples `fit` will give `_learn`, where the loader knows
-        self._expected_samples: int | None = None
-        # The densities of a pass that was refused, what ends it, and what the pass saw of its inputs
-        self._refused: tuple[Sequence[GaussianDensity], Callable[[], None]] | None = None
-        self._passed = SeenInputs()
-        # The inputs that it was fitted to; a loaded detector knows their scale alone
-        self._inputs = SeenInputs()
-
-    # What a new detector defines
-
-    @abstractmethod
-    def _evidence(self, batch: FeatureBatch) -> Evidence:
-        """Scores a batch."""
-
-    def _learn(self, batches: Iterable[FeatureBatch]) -> None:
-        """Learns from labelled batches; if it fails, the detector is left as it was."""
-        self._finish(self._collect(batches))
-
-    def _collect(self, batches: Iterable[FeatureBatch]) -> Any:
-        """Sums up labelled batches, to something that merges; None if there are none. The detector stays as it was."""
-        raise NotSupportedError(
-            f"{type(self).__name__} learns from all of its training data at once: fit it in one process."
-        )
-
-    def _finish(self, collected: Any) -> None:
-        """Learns from what `_collect` summed up."""
-        raise NotImplementedError
-
-    def _view(self, x: Any) -> FeatureBatch:
-        """Runs the model for a prediction."""
-        return self.tap(x)
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether it has learned what it needs to predict."""
-        return not self.needs_fit
-
-    @property
-    def has_density(self) -> bool:
-        """Whether its epistemic score is a negative log-density."""
-        return False
-
-    def samples_for_threshold(self, held_out: int) -> int:
-        """How many of so many held-out samples set the threshold: all, unless some have another purpose before."""
-        return held_out
-
-    def _threshold_scores(self, evidence: Evidence) -> tuple[Tensor, Tensor | None]:
-        """The epistemic scores that set the threshold, as many as `samples_for_threshold` says, and their rows."""
-        return evidence.epistemic, None
-
-    def _contributions(self, evidence: Evidence) -> dict[str, Tensor] | None:
-        """What each part contributes to the epistemic score, by name, where that is a sum."""
-        return None
-
-    @property
-    def part_names(self) -> list[str] | None:
-        """The names of the parts, where the score is a sum."""
-        return None
-
-    def graph(self) -> nn.Module:
-        """Its score in steps that do not depend on the data, to be exported: a module of features and logits.
-
-        It returns what each part contributes, (sample, part), in single precision; the score is their sum.
-        """
-        raise NotSupportedError(
-            f"{type(self).__name__} has no graph to export: export DDU, Softmax, Energy, or Mahalanobis without a "
-            "perturbation."
-        )
-
-    @property
-    def needs_inputs(self) -> bool:
-        """Whether it needs the inputs themselves, so that extracted features are not enough."""
-        return False
-
-    @property
-    def needs_energy(self) -> bool:
-        """Whether the size of the logits is a part of its score, which log-probabilities do not have."""
-        return False
-
-    @property
-    def sees_more(self) -> str:
-        """Which setting sees inputs that this one is blind to, as a sentence."""
-        return "The default score, ddu.DDU(model), looks at every stage of the network and at the energy: use that."
-
-    def _options(self) -> dict[str, Any]:
-        """The constructor's own arguments as JSON."""
-        return {}
-
-    def _tensors(self) -> dict[str, Tensor]:
-        """Everything learned, by name."""
-        return {}
-
-    def _movable(self) -> Iterable[Any]:
-        """What was learned, as objects that `to(device)` moves in place."""
-        return ()
-
-    @classmethod
-    def _rebuild(cls, model: nn.Module, options: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        """A fitted detector from its options and tensors."""
-        constructor: Any = cls
-        return constructor(model, **options)
-
-    # What all of them do
-
-    @property
-    def model(self) -> nn.Module:
-        """The model whose predictions are judged."""
-        return self.tap.model
-
-    @property
-    def temperature(self) -> float:
-        """Divides the logits; 1 before calibration."""
-        return self.calibration.temperature if self.calibration else 1.0
-
-    @property
-    def epistemic_threshold(self) -> float | None:
-        """Epistemic score above which an input is out of distribution; None before calibration."""
-        return self.calibration.epistemic_threshold if self.calibration else None
-
-    @property
-    def entropy_threshold(self) -> float | None:
-        """Entropy above which an input in distribution is ambiguous; None before calibration."""
-        return self.calibration.entropy_threshold if self.calibration else None
-
-    @property
-    def false_alarm_rate(self) -> float | None:
-        """Share of in-distribution inputs that may be called out of distribution; None before calibration.
-
-        Setting it needs no data, and moves whatever depends on it.
-        """
-        return self.calibration.false_alarm_rate if self.calibration else None
-
-    @false_alarm_rate.setter
-    def false_alarm_rate(self, rate: float) -> None:
-        if self.calibration is None:
-            raise NotFittedError(f"This {type(self).__name__} detector is not calibrated yet. Call calibrate first.")
-        self.calibration = replace(self.calibration, false_alarm_rate=rate)
-
-    def __repr__(self) -> str:
-        state = "calibrated" if self.calibration else "fitted" if self.is_fitted else "not fitted"
-        shown = self._options().items()
-        options = [f"{name}={value!r}" for name, value in shown if name != "features" and (name, value) != _ALL]
-        return f"{type(self).__name__}({', '.join([repr(self.tap), *options, state])})"
+    # A pass that was refused for classes without samples, until `keep_classes` or another fit
+    _refused: Learned | None = None
 
     def fit(self, loader: Iterable[Any], *, progress: bool | None = None, ranks: Ranks | None = None) -> Self:
         """Learns from training data, in one pass; an earlier fit and its calibration are forgotten.
@@ -274,23 +73,21 @@ class BaseDetector(ABC):
         if not self.needs_fit:
             return self._settle()
         warn_of_augmentation(loader, "Fit")
-        expected = expected_samples(loader)
-        if ranks is not None and ranks.size > 1:
-            expected = ranks.merged(expected, lambda one, two: None if one is None or two is None else one + two)
-            part = self.learn_part(loader, expected_samples=expected, progress=progress, check=ranks.check)
-            return self.fit_parts([ranks.merged(part, Learned.merge)])
-        self._refused, seen, self._expected_samples = None, Pass(), expected
-        self._passed = seen.inputs
-        run = watched(self._tapped, self._passed)
-        batches = self._labelled(run, loader, progress, seen, every_class=self.needs_every_class)
-        self._learn(_gathered(_then(batches, lambda: seen.check("to fit", every_class=self.needs_every_class))))
-        return self._settle(self._passed)
+        ranks, self._refused = ranks or Ranks(), None
+        samples = ranks.merged(
+            expected_samples(loader), lambda one, two: None if one is None or two is None else one + two
+        )
+        part = self.learn_part(
+            loader, expected_samples=samples, whole=ranks.size == 1, progress=progress, check=ranks.check
+        )
+        return self.fit_parts([ranks.merged(part, Learned.merge)])
 
     def learn_part(
         self,
         loader: Iterable[Any],
         *,
         expected_samples: int | None = None,
+        whole: bool = False,
         progress: bool | None = None,
         check: Callable[[], None] | None = None,
     ) -> Learned:
@@ -299,22 +96,27 @@ class BaseDetector(ABC):
         Args:
             loader: Batches of (inputs, labels), perhaps none.
             expected_samples: How many samples all parts have together, where that is known.
+            whole: Whether there are no other parts; some detectors need all data at once.
             progress: As in `fit`.
             check: Called before each batch.
         """
         check_loader(loader)
-        part, self._expected_samples = Learned(), expected_samples
-        run = watched(_checking(self._tapped, check), part.inputs)
-        part.state = self._collect(_gathered(self._labelled(run, loader, progress, part)))
+        if not whole:
+            self._need_sums()
+        part = Learned()
+        run = watched(self._tapped, part.inputs.add, check=check)
+        batches = labelled(self, run, loader, part, progress=progress, every_class=whole and self.needs_every_class)
+        part.state = self._collect(gathered(batches), expected_samples)
         return part
 
     def fit_parts(self, parts: Iterable[Learned]) -> Self:
         """Learns what `learn_part` learned from all parts of the training data, as `fit` does in one pass over them."""
         learned = functools.reduce(Learned.merge, parts)
-        learned.check("to fit", every_class=self.needs_every_class)
-        self._refused, self._passed = None, learned.inputs
-        self._finish(learned.state)
-        return self._settle(self._passed)
+        counts = learned.check("to fit", every_class=self.needs_every_class)
+        if self.needs_every_class:
+            self._refused = learned
+            check_coverage(counts, is_learned=True)
+        return self._take(learned)
 
     def keep_classes(self, classes: Sequence[int]) -> Self:
         """Ends a `fit` that was refused because classes had no samples, with what was learned of these others.
@@ -322,25 +124,30 @@ class BaseDetector(ABC):
         No second pass is needed. The model is restricted to these classes, as by `classes=` when making the detector:
         they are numbered from 0 in this order. Until `calibrate`, the energy is standardised by that of all logits.
         """
-        if self._refused is None:
+        learned = self._refused
+        if learned is None:
             raise NotFittedError(
                 "There is no pass to keep: fit was not refused for classes without samples. Make the detector with "
                 "classes=, and fit it."
             )
-        densities, finish = self._refused
+        densities = learned.state.densities
         kept = check_classes(classes, len(densities[0].counts_))
         for density in densities:
             density.keep_classes(kept)
-        self.classes = tuple(kept if self.classes is None else (self.classes[c] for c in kept))
-        self.class_names = self.class_names and tuple(self.class_names[c] for c in kept)
-        finish()
-        return self._settle(self._passed)
+        self._restrict(kept)
+        return self._take(learned)
 
-    def _complete(self, densities: Sequence[GaussianDensity], finish: Callable[[], None]) -> None:
-        """Ends learning, or refuses classes without samples and leaves to `keep_classes` what it needs to end it."""
-        self._refused = densities, finish
-        check_coverage(densities[0].counts_, is_learned=True)
-        finish()
+    def _take(self, learned: Learned) -> Self:
+        """Ends a fit."""
+        self._finish(learned.state)
+        return self._settle(learned.inputs)
+
+    def _settle(self, inputs: SeenInputs | None = None) -> Self:
+        """After a fit: it belongs to the weights that the model has now, is not calibrated, and knows these inputs."""
+        self.calibration = self._refused = None
+        self._inputs = inputs or SeenInputs()
+        self._fingerprint = model_fingerprint(self.model)
+        return self
 
     def calibrate(
         self,
@@ -392,9 +199,16 @@ class BaseDetector(ABC):
         warn_of_augmentation(loader, "Calibrate")
         ranks = ranks or Ranks()
         part = self.judge_part(loader, labels=labels, progress=progress, check=ranks.check)
-        settings = {"per_class": per_class, "error_rate": error_rate, "coverage": coverage}
-        settings |= {"threshold": threshold, "confidence": confidence, "false_alarm_rate": false_alarm_rate}
-        return self.calibrate_parts([ranks.merged(part, Judged.merge)], probes=probes, **settings)
+        return self.calibrate_parts(
+            [ranks.merged(part, Judged.merge)],
+            false_alarm_rate=false_alarm_rate,
+            threshold=threshold,
+            confidence=confidence,
+            probes=probes,
+            per_class=per_class,
+            error_rate=error_rate,
+            coverage=coverage,
+        )
 
     def judge_part(
         self,
@@ -414,19 +228,16 @@ class BaseDetector(ABC):
         """
         self._need_fit()
         part = Judged()
-        run = self._scale_checked(watched(_checking(self._viewed, check), part.inputs, part.probes))
-        found, truth = list[Evidence](), list[Tensor]()
+        seen = part.inputs.add, part.probes.add, self._inputs.channels.warn_of_scale
+        run = watched(self._viewed, *seen, check=check)
         if labels:
-            for batch in self._labelled(run, loader, progress, part):
-                found.append(self._judge(batch))
-                truth.append(labels_of(batch))
+            batches = labelled(self, run, loader, part, progress=progress)
         else:
-            for batch in batches_of(loader, _BATCH, progress=progress):
-                found.append(self._checked(run(batch)))
-            if found:
-                self._warn_of_log_probabilities(found[0].logits)
+            batches = unlabelled(self, run, loader, progress=progress)
+        found = [(self._judge(batch), batch.labels) for batch in batches]
         if found:
-            part.columns = (*join_evidence(found), torch.cat(truth) if labels else None)
+            evidence, truth = zip(*found, strict=True)
+            part.evidence, part.truth = join_evidence(evidence), torch.cat(truth) if labels else None
         return part
 
     def calibrate_parts(
@@ -442,12 +253,9 @@ class BaseDetector(ABC):
         """Learns what `judge_part` found in all parts of the held-out data, with the settings of `calibrate`."""
         self._need_fit()
         held_out = functools.reduce(Judged.merge, parts)
-        if held_out.columns is None:
-            raise InputError(
-                "The loader gave no batches, so there is nothing to calibrate on: check its data set and sampler."
-            )
-        *columns, truth = held_out.columns
-        evidence = Evidence(*columns)  # pyright: ignore[reportArgumentType]
+        evidence, truth = held_out.evidence, held_out.truth
+        if evidence is None:
+            raise no_batches("to calibrate on")
         before = dict(vars(self))
         try:
             if truth is not None:
@@ -470,20 +278,12 @@ class BaseDetector(ABC):
             self._fingerprint = model_fingerprint(self.model)
         return self
 
-    def _scale_checked(self, run: Callable[[Any], FeatureBatch]) -> Callable[[Any], FeatureBatch]:
-        """The same function, whose inputs are compared with those of the fit."""
-
-        def run_and_check(inputs: Any) -> FeatureBatch:
-            batch = run(inputs)
-            self._inputs.channels.warn_of_scale(first_tensor(inputs))
-            return batch
-
-        return run_and_check
-
     def evidence(self, x: Any) -> Evidence:
         """Scores a batch of inputs, before temperature and thresholds."""
         self._need_fit()
-        return self._checked(self._viewed(x))
+        batch = self._viewed(x)
+        check_logits(batch.logits)
+        return self._judge(batch)
 
     def _tapped(self, x: Any) -> FeatureBatch:
         return self._restricted(self.tap(x))
@@ -498,15 +298,11 @@ class BaseDetector(ABC):
         check_logits(batch.logits)  # of some classes, probabilities no longer sum to 1
         return batch._replace(logits=batch.logits[:, check_classes(self.classes, batch.logits.shape[1])])
 
-    def _checked(self, batch: FeatureBatch) -> Evidence:
-        check_logits(batch.logits)
-        return self._judge(batch)
-
     def predict(
         self,
         x: Any,
         *,
-        batch_size: int = _BATCH,
+        batch_size: int = BATCH,
         invalid: Literal["mark", "raise"] = "mark",
         progress: bool | None = None,
     ) -> Prediction:
@@ -587,7 +383,8 @@ class BaseDetector(ABC):
 
         The model's weights are not part of it, only the fingerprint of those that it was fitted to.
         """
-        save_artifact(folder, self._content(), self._tensors() | self._kept())
+        self._need_fit()
+        save_detector(self, folder, self._tensors())
 
     def export(
         self,
@@ -608,82 +405,6 @@ class BaseDetector(ABC):
         from ddu.export import export
 
         return export(self, folder, inputs, preprocessing=preprocessing, description=description)
-
-    def _kept(self) -> dict[str, Tensor]:
-        """What the calibration keeps and what is known of the inputs, by the names in a file."""
-        kept = self.calibration.held_out.tensors() if self.calibration else {}
-        inputs = {INPUTS + name: tensor for name, tensor in self._inputs.channels.tensors().items()}
-        return inputs | {KEPT + name: tensor for name, tensor in kept.items()}
-
-    def _content(self) -> dict[str, Any]:
-        """What `save` writes beside the tensors."""
-        self._need_fit()
-        return {
-            "detector": self.name,
-            "class_names": self.class_names,
-            "options": self._options(),
-            "calibration": self.calibration.settings() if self.calibration else None,
-            "model": {
-                "class": type(self.model).__name__,
-                "fingerprint": self._fingerprint or model_fingerprint(self.model),
-            },
-        }
-
-    @classmethod
-    def restore(
-        cls,
-        content: dict[str, Any],
-        tensors: dict[str, Tensor],
-        model: nn.Module,
-        *,
-        strict: bool = True,
-        **replaced: Any,
-    ) -> Self:
-        """A detector from what `save` wrote, with some of its options replaced."""
-        names, calibration, saved = content["class_names"], content["calibration"], content["model"]
-        own = [name for name in inspect.signature(cls).parameters if name not in ("model", "models", "class_names")]
-        options = content["options"]
-        if "classes" in own and isinstance(options, dict):  # older files have none
-            options = dict([_ALL]) | options
-        check_entries(f"the options of {cls.__name__}", options, own)
-        check_entries("the model", saved, ("class", "fingerprint"))
-        if not all(isinstance(value, str) for value in saved.values()):
-            raise InputError(f"The model must have a class and a fingerprint that are text. Got {saved!r} instead.")
-        if not (names is None or (isinstance(names, list) and all(isinstance(name, str) for name in names))):
-            raise InputError(f"The class names must be None or a list of text. Got {names!r} instead.")
-        kept, inputs, learned = _by_prefix(tensors, KEPT, INPUTS)
-        if calibration is None and kept:
-            raise InputError(f"There must be no kept tensors without a calibration. Got {', '.join(kept)}.")
-        calibrated = None if calibration is None else Calibration.restore(calibration, kept)
-        fingerprint = model_fingerprint(model)
-        if fingerprint != saved["fingerprint"]:
-            message = (
-                f"The detector was fitted to a {saved['class']} with the fingerprint {saved['fingerprint'][:12]}, this "
-                f"{type(model).__name__} has {fingerprint[:12]}: load the weights it was fitted to, or fit again."
-            )
-            if strict:
-                raise ArtifactError(f"{message} If only the precision or layout differs, pass strict=False.")
-            warnings.warn(message, DDUWarning, stacklevel=3)
-        channels = Channels.restore(inputs)
-        detector = cls._rebuild(model, options | replaced, learned)
-        detector.class_names = None if names is None else tuple(names)
-        detector.calibration = calibrated
-        detector._fingerprint = saved["fingerprint"]
-        detector._inputs.channels = channels
-        return detector
-
-    def _settle(self, inputs: SeenInputs | None = None) -> Self:
-        """After a fit: it belongs to the weights that the model has now, is not calibrated, and knows these inputs."""
-        self.calibration = self._refused = None
-        self._inputs = inputs or SeenInputs()
-        self._fingerprint = model_fingerprint(self.model)
-        return self
-
-    def _need_fit(self) -> None:
-        if not self.is_fitted:
-            raise NotFittedError(
-                f"This {type(self).__name__} detector is not fitted yet. Call {self._how_to_fit} first."
-            )
 
     def check_held_out(self, samples: int, false_alarm_rate: float, confidence: float | None = None) -> None:
         """Refuses too few held-out samples; some may standardise the score, and the rest sets thresholds."""
@@ -706,114 +427,3 @@ class BaseDetector(ABC):
         if bad:
             raise InputError(f"The model gave NaN or infinite logits for {bad} of {len(logits)} inputs: check it.")
         return evidence._replace(logits=logits.float())
-
-    def _labelled(
-        self,
-        run: Callable[[Any], FeatureBatch],
-        loader: Iterable[Any],
-        progress: bool | None,
-        seen: Pass,
-        *,
-        every_class: bool = False,
-    ) -> Iterator[FeatureBatch]:
-        """Batches with labels, checked against the model: after the first batch where possible; `seen` has the rest."""
-        for batch in extract(run, loader, progress=progress):
-            num_classes = batch.logits.shape[1]
-            if seen.labels is None:
-                seen.labels = Agreement(num_classes)
-                self.check_class_names(num_classes)
-                self._check_ahead(loader, num_classes, every_class)
-                self._warn_of_log_probabilities(batch.logits)
-            check_logits(batch.logits)
-            labels = self._labels(labels_of(batch), num_classes)
-            seen.labels.add(batch.logits, labels)
-            yield batch._replace(labels=labels)
-
-    def _check_ahead(self, loader: Iterable[Any], num_classes: int, every_class: bool) -> None:
-        """Refuses labels that a data set lists before all of it is read."""
-        labels = listed_labels(loader)
-        if labels is None:
-            return
-        try:
-            self._labels(labels, num_classes)
-            if every_class:
-                check_coverage(torch.bincount(labels, minlength=num_classes))
-        except LabelError:
-            if are_given(labels, loader):
-                raise
-
-    def _labels(self, labels: Tensor, num_classes: int) -> Tensor:
-        """Labels as integers below the number of classes that are kept."""
-        try:
-            return check_labels(labels, samples=len(labels), num_classes=num_classes)
-        except LabelError as error:
-            if self.classes is None:
-                raise
-            raise LabelError(
-                f"{error} With classes={list(self.classes)!r}, they are counted from 0 in that order."
-            ) from error
-
-    def _warn_of_log_probabilities(self, logits: Tensor) -> None:
-        """Warns of logits whose energy is the same for every input, where that is a part of the score."""
-        if self.needs_energy and are_log_probabilities(logits):
-            warnings.warn(
-                f"The model returns log-probabilities instead of logits: exp of each of {len(logits)} rows sums to 1. "
-                "The energy -log Σ exp(logit) is then 0 whatever the input, and tells nothing: leave out the model's "
-                "log-softmax, for instance model[:-1], or the energy of the score, ddu.DDU(model, energy=False).",
-                LogitsWarning,
-                stacklevel=frames_to_the_caller(),
-            )
-
-    def check_class_names(self, num_classes: int) -> None:
-        """Refuses names for another number of classes than the model has."""
-        if self.class_names is not None and len(self.class_names) != num_classes:
-            raise InputError(
-                f"There are {len(self.class_names)} class names for {num_classes} classes: give one for each."
-            )
-
-
-def _gathered(batches: Iterable[FeatureBatch]) -> Iterator[FeatureBatch]:
-    """The same rows in larger batches."""
-    waiting: list[FeatureBatch] = []
-    for batch in batches:
-        waiting.append(batch)
-        if sum(len(b.features) for b in waiting) >= _ROWS:
-            yield joined(waiting)
-            waiting = []
-    if waiting:
-        yield joined(waiting)
-
-
-def _then(batches: Iterable[FeatureBatch], check: Callable[[], None]) -> Iterator[FeatureBatch]:
-    """The same batches, and a check at their end."""
-    yield from batches
-    check()
-
-
-def _checking(run: Callable[[Any], FeatureBatch], check: Callable[[], None] | None) -> Callable[[Any], FeatureBatch]:
-    """The same function, with a check before each call."""
-
-    def check_and_run(inputs: Any) -> FeatureBatch:
-        assert check is not None
-        check()
-        return run(inputs)
-
-    return run if check is None else check_and_run
-
-
-def joined(batches: list[FeatureBatch]) -> FeatureBatch:
-    """Batches with labels as one."""
-    rows = [(batch.features, batch.logits, labels_of(batch)) for batch in batches]
-    return FeatureBatch(*(torch.cat(column) for column in zip(*rows, strict=True)))
-
-
-def _by_prefix(tensors: dict[str, Tensor], *prefixes: str) -> list[dict[str, Tensor]]:
-    """Tensors by the beginning of their names, which is taken away; the last are those that begin otherwise."""
-    groups = [{n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)} for prefix in prefixes]
-    return [*groups, {n: t for n, t in tensors.items() if not n.startswith(prefixes)}]
-
-
-def join_evidence(found: Sequence[Evidence]) -> Evidence:
-    """The evidence of several batches as one."""
-    columns = zip(*found, strict=True)
-    return Evidence(*(None if column[0] is None else torch.cat(column) for column in columns))  # pyright: ignore

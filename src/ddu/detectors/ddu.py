@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ddu.artifacts import save_artifact
 from ddu.density import GaussianDensity
 from ddu.detectors.base import BaseDetector, Evidence
 from ddu.detectors.labels import labels_of
+from ddu.detectors.saved import save_detector
 from ddu.detectors.score import VIEWS, Part, Score, View
 from ddu.errors import InputError, NotSupportedError
 from ddu.features import FeatureBatch, FeatureSource, FeatureTap, LayersTap
@@ -190,20 +190,17 @@ class DDU(BaseDetector):
         for density in score.densities:
             density.prepare()
 
-    def _collect(self, batches: Iterable[FeatureBatch]) -> Score | None:
+    def _collect(self, batches: Iterable[FeatureBatch], expected_samples: int | None) -> Score | None:
         """Moments only: memory does not grow with the data."""
         score: Score | None = None
         for batch in batches:
             if score is None:
                 score = Score(self._parts(self._layer_names(), batch.logits.shape[1]), self._widths(batch))
-            score.update(batch.features, batch.logits, labels_of(batch), self._expected_samples)
+            score.update(batch.features, batch.logits, labels_of(batch), expected_samples)
         return score
 
     def _finish(self, collected: Score) -> None:
-        def finish() -> None:
-            self.score = collected.prepare()
-
-        self._complete(collected.densities, finish)
+        self.score = collected.prepare()
 
     def _evidence(self, batch: FeatureBatch) -> Evidence:
         score = self._fitted
@@ -218,7 +215,7 @@ class DDU(BaseDetector):
             moments: Whether to write the moments of the densities as well, in float64. Without them a loaded detector
                 cannot `update`.
         """
-        save_artifact(folder, self._content(), self._fitted.tensors(moments=moments) | self._kept())
+        save_detector(self, folder, self._fitted.tensors(moments=moments))
 
     def samples_for_threshold(self, held_out: int) -> int:
         """How many of so many held-out samples set the threshold: all but a fifth, or all for a single part."""

@@ -11,7 +11,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,23 +39,24 @@ _SAMPLES = 8
 # The inputs of a batch
 
 
-class Watcher(Protocol):
-    """Something that is shown every batch of a pass."""
+def watched(
+    run: Callable[[Any], FeatureBatch],
+    *watchers: Callable[[Tensor], None],
+    check: Callable[[], None] | None = None,
+) -> Callable[[Any], FeatureBatch]:
+    """The same function, whose inputs are shown to watchers; those of extracted features are not known.
 
-    def add(self, rows: Tensor) -> None:
-        """Takes note of a batch."""
-        ...
-
-
-def watched(run: Callable[[Any], FeatureBatch], *watchers: Watcher) -> Callable[[Any], FeatureBatch]:
-    """The same function, whose inputs are shown to watchers; those of extracted features are not known."""
+    `check` is called before each batch.
+    """
 
     def run_and_show(inputs: Any) -> FeatureBatch:
+        if check is not None:
+            check()
         batch = run(inputs)  # first, as it says what is wrong with the inputs
         rows = first_tensor(inputs)
         if rows is not None:
             for watcher in watchers:
-                watcher.add(rows)
+                watcher(rows)
         return batch
 
     return run_and_show

@@ -1,14 +1,17 @@
 """Do labels belong to a model? They cover its classes, and agree with its predictions more than by chance does."""
 
 import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ddu.conformal import binomial_cdf
-from ddu.density import check_counts
+from ddu.density import check_counts, check_labels
 from ddu.errors import LabelError, LabelWarning
 from ddu.features import FeatureBatch
+from ddu.features.loaders import are_given, listed_labels
 from ddu.messages import frames_to_the_caller
 
 # Agreement at least this improbable by chance is agreement
@@ -76,6 +79,30 @@ def _beyond_chance(hits: int, samples: int, chance: float, level: float) -> bool
     if hits <= samples * chance:
         return False
     return binomial_cdf(samples - hits, samples, 1 - chance) < level
+
+
+def as_classes(labels: Tensor, num_classes: int, kept: Sequence[int] | None) -> Tensor:
+    """Labels as integers below the number of classes; `kept` are those of the model's classes that are kept."""
+    try:
+        return check_labels(labels, samples=len(labels), num_classes=num_classes)
+    except LabelError as error:
+        if kept is None:
+            raise
+        raise LabelError(f"{error} With classes={list(kept)!r}, they are counted from 0 in that order.") from error
+
+
+def check_ahead(loader: Iterable[Any], num_classes: int, kept: Sequence[int] | None, *, every_class: bool) -> None:
+    """Refuses labels that a data set lists before all of it is read."""
+    labels = listed_labels(loader)
+    if labels is None:
+        return
+    try:
+        as_classes(labels, num_classes, kept)
+        if every_class:
+            check_coverage(torch.bincount(labels, minlength=num_classes))
+    except LabelError:
+        if are_given(labels, loader):
+            raise
 
 
 def check_coverage(counts: Tensor, *, is_learned: bool = False, way_out: str | None = None) -> None:

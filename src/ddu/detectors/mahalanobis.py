@@ -94,7 +94,7 @@ class Mahalanobis(BaseDetector):
         """Whether it takes a step along the input gradient."""
         return self.perturbation > 0
 
-    def _collect(self, batches: Iterable[FeatureBatch]) -> "_Layers | None":
+    def _collect(self, batches: Iterable[FeatureBatch], expected_samples: int | None) -> "_Layers | None":
         densities: list[GaussianDensity] = []
         for batch in batches:
             parts = batch.features.split(self.tap.widths or batch.features.shape[1], dim=1)
@@ -105,10 +105,7 @@ class Mahalanobis(BaseDetector):
         return _Layers(densities) if densities else None
 
     def _finish(self, collected: "_Layers") -> None:
-        def finish() -> None:
-            self.densities = [density.prepare() for density in collected.densities]
-
-        self._complete(collected.densities, finish)
+        self.densities = [density.prepare() for density in collected.densities]
 
     def _view(self, x: Any) -> FeatureBatch:
         if not self.needs_inputs:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
-from ddu.detectors.base import BaseDetector, Evidence, joined
+from ddu.detectors.base import BaseDetector, Evidence
 from ddu.detectors.ddu import DDU
 from ddu.detectors.labels import labels_of
+from ddu.detectors.passes import joined
 from ddu.distributed import Ranks
 from ddu.errors import InputError, NotFittedError, NotSupportedError
 from ddu.extras import require
@@ -179,9 +180,9 @@ class _OnBatches(_Adapter):
         super().__init__(cls, found, tap, class_names, options)
         self.kind = kind
 
-    def _learn(self, batches: Iterable[FeatureBatch]) -> None:
+    def _learn(self, batches: Sequence[FeatureBatch]) -> None:
         """Theirs learn from all data at once, so that memory grows with it."""
-        data = joined(list(batches))
+        data = joined(batches)
         width, num_classes = data.features.shape[1], data.logits.shape[1]
         # What the ViM paper takes: 1,000 principal directions of 2,048, 512 of 768, and else half
         principal = 1000 if width >= 1500 else 512 if width >= 768 else width // 2
@@ -250,7 +251,7 @@ class _OnInputs(_Adapter):
         """Fits theirs to batches of (inputs, labels), in one process."""
         check_loader(loader)
         if ranks is not None and ranks.size > 1:
-            self._collect(())  # which refuses
+            self._need_sums()
         network = copy.deepcopy(unwrapped(self.model)).eval()
         theirs = self._make({"model": network})
         if theirs.requires_fit:

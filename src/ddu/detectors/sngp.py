@@ -82,7 +82,7 @@ class SNGP(BaseDetector):
         self._need_fit()
         return self._variance(self.tap(x))
 
-    def _collect(self, batches: Iterable[FeatureBatch]) -> LaplacePosterior | None:
+    def _collect(self, batches: Iterable[FeatureBatch], expected_samples: int | None) -> LaplacePosterior | None:
         posterior: LaplacePosterior | None = None
         for batch in batches:
             posterior = posterior or LaplacePosterior(batch.features.shape[1], self.ridge)
