@@ -11,7 +11,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -42,19 +42,26 @@ _SAMPLES = 8
 class Watcher(Protocol):
     """Something that is shown every batch of a pass."""
 
+    needs_whole_inputs: ClassVar[bool]
+    """Whether the first of several inputs tells it nothing."""
+
     def add(self, rows: Tensor) -> None:
         """Takes note of a batch."""
         ...
 
 
 def watched(run: Callable[[Any], FeatureBatch], *watchers: Watcher) -> Callable[[Any], FeatureBatch]:
-    """The same function, whose inputs are shown to watchers; those of extracted features are not known."""
+    """The same function, whose inputs are shown to watchers: the first, where the model takes several.
+
+    Those of extracted features are not known.
+    """
 
     def run_and_show(inputs: Any) -> FeatureBatch:
         batch = run(inputs)  # first, as it says what is wrong with the inputs
         rows = first_tensor(inputs)
-        if rows is not None:
-            for watcher in watchers:
+        are_several = isinstance(inputs, Mapping | tuple | list) and len(inputs) > 1
+        for watcher in watchers:
+            if rows is not None and not (are_several and watcher.needs_whole_inputs):
                 watcher.add(rows)
         return batch
 
@@ -287,6 +294,8 @@ class Channels:
 
 class SeenInputs:
     """What is remembered of the inputs of a pass."""
+
+    needs_whole_inputs: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.sample, self.channels = InputSample(), Channels()

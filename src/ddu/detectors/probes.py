@@ -9,6 +9,7 @@ score finds them no less usual than held-out images.
 
 import warnings
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -31,7 +32,9 @@ SHUFFLED_PATCHES = "images with shuffled patches"
 
 
 class Probes:
-    """The first images of a pass, and what is made of them."""
+    """The first images of a pass, and what is made of them; none where the model takes other inputs besides."""
+
+    needs_whole_inputs: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self.images = torch.zeros(0)
