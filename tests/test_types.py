@@ -219,6 +219,15 @@ def test_outliers_that_the_held_out_data_cannot_resolve_are_warned_of(prediction
     assert caught[0].filename == __file__
 
 
+@pytest.mark.parametrize(("inputs", "rate"), [(3, 0.1), (3, 0.3), (24, 0.3), (48, 0.3), (1307, 0.01)])
+def test_as_many_held_out_inputs_as_single_outliers_need_are_enough(prediction, inputs, rate):
+    several = prediction[torch.arange(inputs) % 3]
+    held_out = round(inputs / rate) - 1
+    replace(several, least_p_value=1 / (held_out + 1)).outliers(rate)
+    with pytest.warns(CalibrationWarning, match=f"hold out {held_out:,} inputs to find single ones"):
+        replace(several, least_p_value=1 / held_out).outliers(rate)
+
+
 def test_is_frozen(prediction):
     with pytest.raises(FrozenInstanceError):
         prediction.label = torch.zeros(3)

@@ -117,7 +117,7 @@ class Prediction:
         valid = ~p_value.isnan()
         count, found = int(valid.sum()), torch.zeros_like(valid)
         found[valid] = benjamini_hochberg(p_value[valid], false_discovery_rate)
-        fewest = math.ceil(self.least_p_value * count / false_discovery_rate)
+        fewest = math.ceil(self.least_p_value * count / false_discovery_rate * (1 - 1e-12))  # equal, but for rounding
         if fewest > 1:
             warnings.warn(
                 f"The p-values here are at least {self.least_p_value:.2g}, so that among {count:,} inputs "
