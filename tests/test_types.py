@@ -193,6 +193,12 @@ def test_what_does_not_belong_together_is_not_joined(prediction):
     assert str(caught.value) == (
         "Some of these predictions have 'verdict' and others have none: join those of one detector."
     )
+    others = [replace(prediction, class_names=("dog", "cat")), replace(prediction, probs=torch.eye(3))]
+    for other in others:
+        with pytest.raises(InputError, match="These predictions are of different classes: join those of one detector"):
+            Prediction.join([prediction, other])
+    with pytest.raises(InputError, match="The scores of these predictions have different parts: join those of one"):
+        Prediction.join([replace(prediction, parts={name: torch.zeros(3)}) for name in ("energy", "layer4")])
     with pytest.raises(InputError, match="There is nothing to join: give at least one prediction"):
         Prediction.join([])
 

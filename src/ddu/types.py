@@ -135,6 +135,10 @@ class Prediction:
         if not batches:
             raise InputError("There is nothing to join: give at least one prediction.")
         first, joined = batches[0], {}
+        if len({(batch.class_names, batch.probs.shape[1]) for batch in batches}) > 1:
+            raise InputError("These predictions are of different classes: join those of one detector.")
+        if len({tuple(batch.parts) for batch in batches if batch.parts is not None}) > 1:
+            raise InputError("The scores of these predictions have different parts: join those of one detector.")
         for name in (field.name for field in fields(cls)):
             column = [getattr(batch, name) for batch in batches]
             if name == "reason":
