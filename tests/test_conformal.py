@@ -235,6 +235,35 @@ def test_where_all_are_good_enough_nothing_is_left_out() -> None:
     assert error_rate_threshold(entropy, correct, 0.02) == float(entropy.max())
 
 
+def test_where_all_entropies_are_equal_all_inputs_are_tested() -> None:
+    correct = torch.arange(1000) % 100 > 0
+    assert error_rate_threshold(torch.full((1000,), 0.5), correct, 0.02) == 0.5
+    with pytest.raises(InputError, match=r"accept an error rate of 0\.017\.$"):
+        error_rate_threshold(torch.full((1000,), 0.5), correct, 0.01)
+
+
+@pytest.mark.parametrize("tied", ["entropies", "scores"])
+def test_the_error_rate_is_kept_where_many_inputs_are_equal(tied: str) -> None:
+    """Of rows of few values, most have one entropy or one score; those of large scores are wrong more often."""
+    trials, broken = 60, 0
+    for seed in range(trials):
+        score, entropy, chance = torch.rand(3, 2000, generator=draws(seed), dtype=torch.float64)
+        if tied == "entropies":  # 0 for 95 %, of which 2 % are wrong, and 1 for the rest
+            entropy = (entropy > 0.95).double()
+            correct, rate, most = chance >= torch.where(entropy > 0, 0.5, 0.04 * score), 0.015, -1.0
+        else:  # up to an entropy h, 0.03 h are wrong, all among the 40 % of the largest score, which is not flagged
+            score = (score > 0.6).double()
+            correct, rate, most = chance >= 0.15 * score * entropy, 0.025, 0.025 / 0.03
+        kept = HeldOut(score, torch.zeros(2000, dtype=torch.int64), entropy, correct, chance)
+        try:
+            threshold = Calibration(kept, false_alarm_rate=0.2, error_rate=rate).entropy_threshold
+        except InputError:
+            continue
+        assert threshold is not None
+        broken += threshold > most
+    assert broken / trials <= 0.05 + five_errors(0.05, trials)
+
+
 @pytest.mark.parametrize(("samples", "errors"), [(60, 0.1), (300, 0.4), (1000, 0.5)])
 def test_an_error_rate_that_cannot_be_promised_is_answered_with_one_that_can(samples: int, errors: float) -> None:
     entropy, correct = selective(samples, draws(), errors=errors)

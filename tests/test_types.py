@@ -193,6 +193,12 @@ def test_what_does_not_belong_together_is_not_joined(prediction):
     assert str(caught.value) == (
         "Some of these predictions have 'verdict' and others have none: join those of one detector."
     )
+    others = [replace(prediction, class_names=("dog", "cat")), replace(prediction, probs=torch.eye(3))]
+    for other in others:
+        with pytest.raises(InputError, match="These predictions are of different classes: join those of one detector"):
+            Prediction.join([prediction, other])
+    with pytest.raises(InputError, match="The scores of these predictions have different parts: join those of one"):
+        Prediction.join([replace(prediction, parts={name: torch.zeros(3)}) for name in ("energy", "layer4")])
     with pytest.raises(InputError, match="There is nothing to join: give at least one prediction"):
         Prediction.join([])
 
@@ -217,6 +223,15 @@ def test_outliers_that_the_held_out_data_cannot_resolve_are_warned_of(prediction
         "at least 30 are found: hold out 2,999 inputs to find single ones."
     )
     assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(("inputs", "rate"), [(3, 0.1), (3, 0.3), (24, 0.3), (48, 0.3), (1307, 0.01)])
+def test_as_many_held_out_inputs_as_single_outliers_need_are_enough(prediction, inputs, rate):
+    several = prediction[torch.arange(inputs) % 3]
+    held_out = round(inputs / rate) - 1
+    replace(several, least_p_value=1 / (held_out + 1)).outliers(rate)
+    with pytest.warns(CalibrationWarning, match=f"hold out {held_out:,} inputs to find single ones"):
+        replace(several, least_p_value=1 / held_out).outliers(rate)
 
 
 def test_is_frozen(prediction):

@@ -273,11 +273,12 @@ class Calibration:
             return None
         if self.error_rate is None:
             return entropy_threshold(kept.entropy, kept.correct)
-        # Below the score that is the threshold, the others are independent
+        # All that are not flagged but one: below the score that is the threshold, the others are independent
         known = torch.zeros(len(kept), dtype=torch.bool)
         for group, (scores, allowed) in self._allowed.items():
             rows = slice(None) if group is None else (kept.predicted == group).nonzero().squeeze(1)
-            known[rows] = torch.arange(len(scores)) < len(scores) - 1 - allowed
+            at = len(scores) - 1 - allowed
+            known[rows] = (scores <= scores[at]) & (torch.arange(len(scores)) != at)
         confidence = _CONFIDENCE if self.confidence is None else self.confidence
         return error_rate_threshold(kept.entropy[known], kept.correct[known], self.error_rate, confidence)
 

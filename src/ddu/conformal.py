@@ -121,8 +121,9 @@ def error_rate_threshold(entropy: Tensor, correct: Tensor, error_rate: float, co
 
     Of m held-out inputs ordered by entropy, thresholds at 5 %, 10 %, ... 100 % of them are tested one after the other,
     from the first that enough inputs lie below, until one fails; the last that passed is taken. The test is exact: the
-    s - 1 below the s-th entropy are independent, and P(Binomial(s - 1, rate) ≤ wrong) must be at most 1 - confidence.
-    Several tests need no correction if the share of errors, once above the rate, stays above it as the threshold grows.
+    b inputs below the s-th entropy, or all of them, are independent, and P(Binomial(b, rate) ≤ wrong) must be at most
+    1 - confidence. Equal entropies fall on one side together. Several tests need no correction if the share of errors,
+    once above the rate, stays above it as the threshold grows.
 
     Raises:
         InputError: No threshold can be promised to keep the rate; the message says which rate one can.
@@ -136,11 +137,12 @@ def error_rate_threshold(entropy: Tensor, correct: Tensor, error_rate: float, co
     ordered, order = entropy.double().sort(stable=True)
     errors = (~correct[order]).cumsum(0).tolist()
     sizes = sorted({len(errors) * step // _STEPS for step in range(1, _STEPS + 1)} - {0, 1})
-    tests = [(size, errors[size - 2]) for size in sizes]
-    size = _last_to_pass(tests, error_rate, 1 - confidence)
-    if size is None:
+    below = torch.searchsorted(ordered, ordered[[size - 1 for size in sizes]]).tolist()
+    tests = [(count, errors[count - 1]) for count in sorted({*below, len(errors)} - {0})]
+    count = _last_to_pass(tests, error_rate, 1 - confidence)
+    if count is None:
         total = errors[-1] if errors else 0
-        bounds = sorted(_largest_rate(wrong, size - 1, 1 - confidence) for size, wrong in tests)
+        bounds = sorted(_largest_rate(wrong, count, 1 - confidence) for count, wrong in tests)
         offers = [math.ceil(1e4 * bound) / 1e4 for bound in bounds]
         offer = next((rate for rate in offers if rate < 1 and _last_to_pass(tests, rate, 1 - confidence)), None)
         ways = "hold out more" if offer is None else f"hold out more, or accept an error rate of {offer:g}"
@@ -148,23 +150,26 @@ def error_rate_threshold(entropy: Tensor, correct: Tensor, error_rate: float, co
             f"An error rate of {error_rate:g} with a confidence of {confidence:g} cannot be promised from "
             f"{len(errors)} held-out inputs that are known, of which {total} are predicted wrongly: {ways}."
         )
-    return float(ordered[size - 1])
+    above = ordered[count:]
+    has_ties = int((above == above[:1]).sum()) != 1
+    # Up to the next entropy, unless others equal it, which would then be on this side as well
+    return float(ordered[count - 1] if has_ties else above[0])
 
 
 def _last_to_pass(tests: list[tuple[int, int]], rate: float, level: float) -> int | None:
-    """The size of the last test that passes before one fails.
+    """How many inputs are below the threshold of the last test that passes before one fails.
 
     The first is one that forgives a few errors, where there are so many inputs: chance alone must not end it there.
     """
     able = (
-        [(size, wrong) for size, wrong in tests if binomial_cdf(forgiven, size - 1, rate) <= level]
+        [(count, wrong) for count, wrong in tests if binomial_cdf(forgiven, count, rate) <= level]
         for forgiven in (3, 1, 0)
     )
     last = None
-    for size, wrong in next(filter(None, able), []):
-        if binomial_cdf(wrong, size - 1, rate) > level:
+    for count, wrong in next(filter(None, able), []):
+        if binomial_cdf(wrong, count, rate) > level:
             break
-        last = size
+        last = count
     return last
 
 

@@ -117,7 +117,7 @@ class Prediction:
         valid = ~p_value.isnan()
         count, found = int(valid.sum()), torch.zeros_like(valid)
         found[valid] = benjamini_hochberg(p_value[valid], false_discovery_rate)
-        fewest = math.ceil(self.least_p_value * count / false_discovery_rate)
+        fewest = math.ceil(self.least_p_value * count / false_discovery_rate * (1 - 1e-12))  # equal, but for rounding
         if fewest > 1:
             warnings.warn(
                 f"The p-values here are at least {self.least_p_value:.2g}, so that among {count:,} inputs "
@@ -135,6 +135,10 @@ class Prediction:
         if not batches:
             raise InputError("There is nothing to join: give at least one prediction.")
         first, joined = batches[0], {}
+        if len({(batch.class_names, batch.probs.shape[1]) for batch in batches}) > 1:
+            raise InputError("These predictions are of different classes: join those of one detector.")
+        if len({tuple(batch.parts) for batch in batches if batch.parts is not None}) > 1:
+            raise InputError("The scores of these predictions have different parts: join those of one detector.")
         for name in (field.name for field in fields(cls)):
             column = [getattr(batch, name) for batch in batches]
             if name == "reason":

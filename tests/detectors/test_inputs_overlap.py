@@ -56,6 +56,33 @@ def test_a_warning_that_is_made_an_error_leaves_the_calibration_as_it_was(model)
     assert detector.calibration is before
 
 
+@pytest.mark.parametrize("values", [3, 6])
+def test_rows_of_few_values_that_recur_by_nature_are_not_warned_of(values):
+    """Of 4 columns of 3 or 6 values there are 81 or 1,296 rows."""
+    generator = torch.Generator().manual_seed(0)
+    train, new = InputSample(), InputSample()
+    for sample in (train, new):
+        for _ in range(4):
+            sample.add(torch.randint(0, values, (250, 4), generator=generator).float())
+    assert (int(new.copies.sum()), new.seen) == (1000, 1000)
+    train.warn_of_overlap(new)
+    merged = InputSample()
+    merged.merge(new)
+    merged.merge(new)
+    assert np.array_equal(merged.copies, 2 * new.copies)
+
+
+def test_a_few_copies_among_the_inputs_count_once(model):
+    x, y = blobs()
+    detector = ddu.DDU(model).fit([(x, y)])
+    new, _ = blobs(seed=1)
+    new[:20] = x[0]  # a blank image, say
+    detector.calibrate([(new, y)], 0.1)
+    x[:20] = x[0]
+    with pytest.warns(OverlapWarning, match=r"281 of 281 that were compared"):
+        detector.calibrate([(x, y)], 0.1)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.3, 1.0])
 def test_a_share_is_found_in_memory_that_does_not_grow(share):
     generator = np.random.default_rng(0)

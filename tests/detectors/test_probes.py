@@ -101,6 +101,32 @@ def test_nobody_asks(way):
     assert told(detector, held_out, **options) == []
 
 
+class Shifted(nn.Module):
+    """A network of images and of a number for each."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, image, shift):
+        return self.network(image + shift[:, None, None, None])
+
+
+@pytest.mark.parametrize("as_mapping", [False, True])
+def test_a_model_of_several_inputs_is_calibrated_without_probes(as_mapping):
+    x, y = waves(seed=1)
+    shift = torch.zeros(len(x))
+    held_out = {"image": x, "shift": shift, "labels": y} if as_mapping else (x, shift, y)
+    detector = Softmax(Shifted(network(sees_edges=False)))
+    assert told(detector, [held_out]) == []
+    assert detector.calibration is not None
+
+
+def test_a_mapping_of_one_input_is_asked_about_like_a_tensor():
+    x, y = waves(seed=1)
+    assert len(told(Softmax(network(sees_edges=False)), [{"input": x, "labels": y}])) == 1
+
+
 def test_calibration_without_labels_asks_as_well():
     assert len(told(Softmax(network(sees_edges=False)), waves(seed=1)[0], labels=False)) == 1
 

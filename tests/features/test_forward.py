@@ -258,6 +258,15 @@ def test_probabilities_are_not_logits(dtype: torch.dtype, classes: int, scale: f
     assert str(error.value) == PROBABILITIES
 
 
+@pytest.mark.parametrize("classes", [1000, 21_841])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_probabilities_of_many_classes_are_known_in_every_row(dtype: torch.dtype, classes: int) -> None:
+    """The sums of some rows are off by more than ten units of rounding."""
+    logits = 5 * torch.randn(256, classes, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    with pytest.raises(InputError, match="The model returns probabilities instead of logits: each of 256 rows"):
+        check_logits(torch.softmax(logits, 1))
+
+
 @pytest.mark.parametrize(
     "logits",
     [

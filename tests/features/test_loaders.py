@@ -331,3 +331,12 @@ def test_a_data_set_that_gives_whole_batches_is_predicted_like_any_other() -> No
     found = list(batches_of(images, 3))
     assert [len(batch) for batch in found] == [3, 3, 1]
     assert torch.equal(torch.cat(found), torch.stack([images[i][0] for i in range(7)]))
+
+
+def test_a_list_of_arrays_that_are_read_only_or_run_backwards_is_stacked() -> None:
+    rows = np.arange(6.0, dtype=np.float32).reshape(2, 3)
+    rows.flags.writeable = False
+    (plain,), (reversed_,) = (list(batches_of(items, 4)) for items in (list(rows), [row[::-1] for row in rows]))
+    assert plain.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert reversed_.tolist() == [[2, 1, 0], [5, 4, 3]]
+    assert reversed_.dtype == np.float32

@@ -228,8 +228,8 @@ class BaseDetector(AbstractDetector):
         """
         self._need_fit()
         part = Judged()
-        seen = part.inputs.add, part.probes.add, self._inputs.channels.warn_of_scale
-        run = watched(self._viewed, *seen, check=check)
+        seen = part.inputs.add, self._inputs.channels.warn_of_scale
+        run = watched(self._viewed, *seen, of_whole_inputs=[part.probes.add], check=check)
         if labels:
             batches = labelled(self, run, loader, part, progress=progress)
         else:

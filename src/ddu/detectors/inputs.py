@@ -9,7 +9,7 @@ warn_of_augmentation  does a data set give another input when the same sample is
 
 import random
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,11 +42,16 @@ _SAMPLES = 8
 def watched(
     run: Callable[[Any], FeatureBatch],
     *watchers: Callable[[Tensor], None],
+    of_whole_inputs: Iterable[Callable[[Tensor], None]] = (),
     check: Callable[[], None] | None = None,
 ) -> Callable[[Any], FeatureBatch]:
     """The same function, whose inputs are shown to watchers; those of extracted features are not known.
 
-    `check` is called before each batch.
+    Args:
+        run: The function.
+        watchers: Are shown the inputs, or the first of several that the model takes.
+        of_whole_inputs: Are shown nothing where the model takes several.
+        check: Is called before each batch.
     """
 
     def run_and_show(inputs: Any) -> FeatureBatch:
@@ -54,8 +59,9 @@ def watched(
             check()
         batch = run(inputs)  # first, as it says what is wrong with the inputs
         rows = first_tensor(inputs)
+        are_several = isinstance(inputs, Mapping | tuple | list) and len(inputs) > 1
         if rows is not None:
-            for watcher in watchers:
+            for watcher in (*watchers, *(() if are_several else of_whole_inputs)):
                 watcher(rows)
         return batch
 
@@ -120,24 +126,32 @@ class InputSample:
     """The smallest hashes of all inputs that were seen: of two samples, those below both limits can be compared.
 
     An input is known again by its values alone; one that is augmented is new each time.
+
+    Attributes:
+        hashes: In ascending order, each once.
+        copies: How many inputs had each of them.
+        seen: How many inputs there were.
     """
 
     def __init__(self) -> None:
         self.hashes = np.zeros(0, dtype=np.int64)
+        self.copies = np.zeros(0, dtype=np.int64)
         self.seen = 0
 
     def add(self, rows: Tensor) -> None:
         """Adds a batch."""
-        self._add(_hash(rows).numpy(), len(rows))
+        self._add(_hash(rows).numpy(), np.ones(len(rows), dtype=np.int64), len(rows))
 
     def merge(self, other: "InputSample") -> None:
         """Adds the inputs that another sample has seen."""
-        self._add(other.hashes, other.seen)
+        self._add(other.hashes, other.copies, other.seen)
 
-    def _add(self, hashes: np.ndarray, count: int) -> None:
-        self.seen += count
-        # Copies among the inputs count once
-        self.hashes = np.unique(np.concatenate([self.hashes, hashes]))[:_SIZE]
+    def _add(self, hashes: np.ndarray, copies: np.ndarray, seen: int) -> None:
+        self.seen += seen
+        values, which = np.unique(np.concatenate([self.hashes, hashes]), return_inverse=True)
+        counts = np.zeros(len(values), dtype=np.int64)
+        np.add.at(counts, which, np.concatenate([self.copies, copies]))
+        self.hashes, self.copies = values[:_SIZE], counts[:_SIZE]
 
     def warn_of_overlap(self, held_out: "InputSample") -> None:
         """Warns if many of the held-out inputs are among those of this sample."""
@@ -145,6 +159,10 @@ class InputSample:
         compared = held_out.hashes[held_out.hashes <= limit]
         known = int(np.isin(compared, self.hashes).sum())
         if known < _FEWEST or known < _SHARE * len(compared):
+            return
+        # Rows of a few values, and inputs of which the hash sees too little, recur in any two sets
+        copies = int(held_out.copies[: len(compared)].sum())
+        if copies - len(compared) > _SHARE * copies:
             return
         warnings.warn(
             f"About {known / len(compared):.0%} of the {held_out.seen:,} held-out inputs were in the training pass "

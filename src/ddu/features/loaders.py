@@ -124,7 +124,7 @@ def batches_of(x: Any, batch_size: int, *, progress: bool | None = None) -> Iter
     if not isinstance(batch_size, int) or batch_size < 1:
         raise InputError(f"The 'batch_size' parameter must be an integer of at least 1. Got {batch_size!r} instead.")
     if isinstance(x, list) and _have_one_shape(x):
-        x = torch.stack([torch.as_tensor(item) for item in x])
+        x = np.stack(x) if isinstance(x[0], np.ndarray) else torch.stack([torch.as_tensor(item) for item in x])
     if isinstance(x, Tensor | np.ndarray) and x.ndim and len(x) > batch_size:
         starts = track(range(0, len(x), batch_size), "predictions", show=progress)
         return (x[start : start + batch_size] for start in starts)
