@@ -19,6 +19,25 @@ DataRoot = Annotated[
 ]
 """An option that many commands have."""
 
+SourceName = Annotated[
+    str,
+    typer.Argument(
+        help="What judges: the folder of a run, of a detector that `ddu fit` wrote or of an exported bundle; or "
+        "module:function, which returns your network, with --detector."
+    ),
+]
+"""Of the commands that open whatever judges raw inputs, with the detector of a network."""
+
+DetectorFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--detector", help="The folder of the detector that was fitted to the network of SOURCE, module:function."
+    ),
+]
+
+FOUND = 3
+"""The exit status where something was found that `--fail-on` names."""
+
 KeptExamples = Annotated[
     int | None,
     typer.Option(

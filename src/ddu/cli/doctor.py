@@ -13,7 +13,8 @@ from rich.markup import escape
 from torch import Tensor
 
 from ddu import data
-from ddu.cli._app import DataRoot
+from ddu.cli._app import FOUND, DataRoot, DetectorFolder, SourceName
+from ddu.cli._arguments import note_on_arguments
 from ddu.cli._layout import plain_table, say_dimly
 from ddu.data import ArrayDataset
 from ddu.diagnostics import SEVERITIES, Diagnosis, diagnose
@@ -25,24 +26,13 @@ from ddu.runs.run import RUN
 from ddu.sources import DetectorSource, Source, open_source
 from ddu.types import Prediction
 
-_FOUND = 3
-"""The exit status where a finding is as bad as `--fail-on`."""
-
 _BATCH = 64
 _STYLES = {"problem": "bold red", "warning": "yellow", "note": "cyan", "ok": "green"}
 
 
 def doctor(
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="What to diagnose: the folder of a run, of a detector that `ddu fit` wrote or of an exported bundle; "
-            "or module:function, which returns your network, with --detector."
-        ),
-    ],
-    detector: Annotated[
-        Path | None, typer.Option(help="The folder of the detector that was fitted to the network module:function.")
-    ] = None,
+    source: SourceName,
+    detector: DetectorFolder = None,
     held_out: Annotated[
         str | None,
         typer.Option(
@@ -104,7 +94,7 @@ def doctor(
     bad = diagnosis.at_least(severity) if severity else ()
     if bad:
         say_dimly(f"--fail-on {fail_on}: {', '.join(finding.check for finding in bad)}.")
-        raise typer.Exit(_FOUND)
+        raise typer.Exit(FOUND)
 
 
 class _Graph:
@@ -187,6 +177,9 @@ def _show(diagnosis: Diagnosis) -> None:
         remedy = f"\n[bold]→ {escape(one.remedy)}[/]" if one.remedy else ""
         table.add_row(f"[{_STYLES[one.severity]}]{one.severity}[/]", one.check, escape(one.message) + remedy)
     console.print(table)
+    note = note_on_arguments(" ".join(one.remedy or "" for one in diagnosis.findings))
+    if note is not None:
+        console.print(note, markup=False, highlight=False)
     for name, columns in _TABLES.items():
         rows = diagnosis.tables.get(name, [])
         there = [column for column in columns if any(column in row for row in rows)]
