@@ -81,7 +81,7 @@ COMMANDS = {
     "predict": "Judge images, arrays and tables, and write a row for each input.",
     "evaluate": "Put detectors around a trained network, and measure them.",
     "compare": "Compare detectors on the same data, from training to a table.",
-    "report": "Write one page about a run, or about several side by side.",
+    "report": "Write one page about a detector, or about several side by side.",
     "export": "Write a detector as one ONNX graph that needs neither ddu nor PyTorch.",
     "doctor": "Ask whether a feature space is fit for density, without any OoD data.",
     "active": "Learn from few labels, and compare acquisition functions.",

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.markup import escape
 from torch import Tensor
 
-from ddu import data
 from ddu.cli._app import FOUND, DataRoot, DetectorFolder, SourceName
 from ddu.cli._arguments import note_on_arguments
 from ddu.cli._layout import plain_table, say_dimly
@@ -81,8 +80,8 @@ def doctor(
     found = Inputs.find(new, opened.preprocessing) if new else None
     diagnosis = diagnose(
         opened.detector if isinstance(opened, DetectorSource) else _Graph(opened),
-        _load(held_out, "test", opened, data_root) if held_out else known and known[0],
-        train=_load(train, "train", opened, data_root) if train else known and known[1],
+        opened.load_data(held_out, "test", root=data_root) if held_out else known and known[0],
+        train=opened.load_data(train, "train", root=data_root) if train else known and known[1],
         new=None if found is None else _prepared(found, opened),
         limit=limit,
     )
@@ -128,19 +127,6 @@ def _own_data(folder: Path, root: Path | None) -> tuple[ArrayDataset, ArrayDatas
         say_dimly(f"Diagnosed without the run's data: {error}")
         return None
     return sets.validation, sets.train
-
-
-def _load(name: str, split: str, source: Source, root: Path | None) -> ArrayDataset:
-    """A set, as the network is shown it."""
-    splits = data.list_splits(name, root=root)
-    samples = data.load(name, split if split in splits else splits[0], root=root)
-    names = source.class_names
-    if names is not None and samples.info.classes != names:
-        raise InputError(
-            f"{source.name} has the classes {', '.join(names[:5])} ({len(names)}), and {name} has "
-            f"{', '.join(samples.info.classes[:5])} ({len(samples.info.classes)}): give data with the same classes."
-        )
-    return samples.shown_by(source.preprocessing)
 
 
 def _prepared(inputs: Inputs, source: Source) -> Iterator[Tensor]:
