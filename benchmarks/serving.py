@@ -1,20 +1,23 @@
 """A server under load: 64 clients, one bad request in ten, and each client checks that its answers are its own.
 
-python -m benchmarks.serving            # 60 s of load, 12 rounds of batches against one by one, 10,000 requests
-python -m benchmarks.serving --quick    # 10 s, 6 rounds, 2,000 requests
+python -m benchmarks.serving                  # memory over 10,000 requests, 60 s of load, 12 rounds of batches
+python -m benchmarks.serving --quick          # 2,000 requests, 10 s, 6 rounds
+python -m benchmarks.serving --only memory    # one of memory, load and batching
 
 The clients run on the same machine, in one process.
 """
 
 import argparse
+import base64
 import http.client
 import io
+import json
 import multiprocessing
 import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,7 @@ from ddu.serving import Limits, bind, make_app, run_app
 from ddu.sources import DetectorSource
 
 CLIENTS = 64
+PARTS = ("memory", "load", "batching")
 _BAD = (  # content type, body, status
     ("image/png", b"no image", 422),
     ("text/plain", b"words", 415),
@@ -92,6 +96,17 @@ class Load:
             Image.fromarray(one).save(file, "PNG")
             self.files.append(file.getvalue())
 
+    def send_every_size(self, port: int, batch: int) -> None:
+        """Asks for batches of every size: PyTorch keeps the kernels of each that it has seen."""
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        images = [base64.b64encode(file).decode() for file in self.files[:batch]]
+        for size in range(1, batch + 1):
+            body = json.dumps({"images": images[:size]})
+            connection.request("POST", "/v1/predict", body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            assert len(json.loads(answer.read())["predictions"]) == size
+        connection.close()
+
     def run(self, port: int, keep_on: Callable[[int], bool], *, bad: float = 0.1) -> Counter[str]:
         """Asks until `keep_on` of the number of answers so far is false; what became of every request."""
         counts: Counter[str] = Counter()
@@ -116,8 +131,6 @@ class Load:
         connection.close()
 
     def _outcome(self, connection: http.client.HTTPConnection, kind: str, body: bytes, status: int, index: int) -> str:
-        import json
-
         try:
             connection.request("POST", "/v1/predict", body, {"Content-Type": kind})
             answer = connection.getresponse()
@@ -164,36 +177,55 @@ def _outcomes(counts: Counter[str], seconds: int) -> str:
     return f"{CLIENTS} clients for {seconds} s: {found}; {wrong:,} went wrong   {'not met' if wrong else 'met'}"
 
 
-def run(*, quick: bool = False) -> Iterator[Ratio | str]:
+def run(*, quick: bool = False, parts: Collection[str] = PARTS) -> Iterator[Ratio | str]:
     """All ratios of this file, and what became of every request."""
-    load = Load()
+    load, batch = Load(), 64
     seconds, rounds, length, requests = (10, 6, 3.0, 2_000) if quick else (60, 12, 5.0, 10_000)
-    with server(batch=64) as (port, process):
-        load.run(port, lambda done: done < requests)  # until the allocator has what it needs
-        before, after = _memory(process), []
-        for _ in range(10):
-            load.run(port, lambda done: done < requests / 10)
-            after.append(_memory(process) / before)
-        note = f"{before:.0f} MB, at the end {after[-1]:.3f} of it"
-        yield Ratio(f"memory after each tenth of {requests:,} requests / before", after, under=1.05, note=note)
-        yield _outcomes(load.run(port, _for(seconds)), seconds)
-        with server(batch=1) as (single, _):
-            load.run(single, lambda done: done < 200)
-            values, rates = [], []
-            for _ in range(rounds):
-                rates.append([_rate(load, one, length) for one in (single, port)])
-                values.append(rates[-1][1] / rates[-1][0])
-        slow, fast = np.median(rates, axis=0)
-        yield Ratio(
-            f"inputs per second, {CLIENTS} clients, ResNet-18 x 1/4: batches / one by one",
-            values,
-            over=3,
-            note=f"{fast:.0f} against {slow:.0f} per second",
-        )
+    with server(batch) as (port, process):
+        if "memory" in parts:
+            yield from _memory_lines(load, port, process, batch, requests)
+        if "load" in parts:
+            yield _outcomes(load.run(port, _for(seconds)), seconds)
+        if "batching" in parts:
+            yield _batching_ratio(load, port, rounds, length)
+
+
+def _memory_lines(load: Load, port: int, process: int, batch: int, requests: int) -> Iterator[Ratio | str]:
+    """What the kernels of all batch sizes take, and whether memory then stays as it is."""
+    load.run(port, lambda done: done < requests / 10)  # until the allocator has what it needs
+    first = _memory(process)
+    load.send_every_size(port, batch)
+    before = _memory(process)
+    yield f"batches of 1 to {batch} inputs, once each: {first:.0f} MB become {before:.0f} MB"
+    after = []
+    for _ in range(10):
+        load.run(port, lambda done: done < requests / 10)
+        after.append(_memory(process) / before)
+    note = f"{before:.0f} MB, at the end {after[-1]:.3f} of it"
+    yield Ratio(f"memory after each tenth of {requests:,} requests / before", after, under=1.05, note=note)
+
+
+def _batching_ratio(load: Load, port: int, rounds: int, length: float) -> Ratio:
+    """Throughput in batches against that of batches of one."""
+    with server(batch=1) as (single, _):
+        load.run(single, lambda done: done < 200)
+        values, rates = [], []
+        for _ in range(rounds):
+            rates.append([_rate(load, one, length) for one in (single, port)])
+            values.append(rates[-1][1] / rates[-1][0])
+    slow, fast = np.median(rates, axis=0)
+    return Ratio(
+        f"inputs per second, {CLIENTS} clients, ResNet-18 x 1/4: batches / one by one",
+        values,
+        over=3,
+        note=f"{fast:.0f} against {slow:.0f} per second",
+    )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a shorter profile")
-    for ratio in run(quick=parser.parse_args().quick):
-        print(ratio, flush=True)
+    parser.add_argument("--only", choices=PARTS, help="measure one of these; all by default")
+    options = parser.parse_args()
+    for line in run(quick=options.quick, parts=[options.only] if options.only else PARTS):
+        print(line, flush=True)

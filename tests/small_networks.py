@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+import ddu
 from ddu.data import Preprocessing
 
 SHAPE = (1, 12, 12)
@@ -41,6 +42,12 @@ def draw_images(count: int, *, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def to_inputs(images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return PREPROCESSING(images.numpy()), labels
+
+
+def make_detector() -> ddu.DDU:
+    """A detector around the network, fitted and calibrated."""
+    detector = ddu.DDU(make_network(), class_names=CLASSES).fit([to_inputs(*draw_images(400, seed=1))])
+    return detector.calibrate([to_inputs(*draw_images(300, seed=2))], 0.05)
 
 
 def write_module(folder: Path, name: str = "user_models") -> None:

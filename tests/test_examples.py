@@ -92,7 +92,7 @@ def test_examples_of_another_detector_are_not_used_and_another_rate_is_the_same_
     again = ddu.DDU(detector.model).fit(loader(drawn(400, 5)), progress=False)
     again.calibrate(loader(drawn(400, 2)), 0.05, probes=False, progress=False)
     for other in (again.calibration, None):
-        with pytest.warns(DDUWarning, match=r"examples.safetensors has examples of another detector, and they are not"):
+        with pytest.warns(DDUWarning, match=r"examples.safetensors has examples of another detector, and is not used"):
             assert load_examples(tmp_path, other) is None
 
 
@@ -151,7 +151,7 @@ def test_more_examples_than_are_kept_are_refused(detector, count):
         keep_examples(detector, drawn(20, 1), drawn(20, 2), count)
 
 
-def test_a_damaged_file_is_named(tmp_path):
+def test_a_damaged_file_is_named_and_not_used(tmp_path):
     some().save(tmp_path)
     path = tmp_path / FILE
     whole = path.read_bytes()
@@ -167,4 +167,6 @@ def test_a_damaged_file_is_named(tmp_path):
     ):
         path.write_bytes(content)
         with pytest.raises(ArtifactError, match=r"examples.safetensors cannot be read"):
-            load_examples(tmp_path, None)
+            Examples.load(path)
+        with pytest.warns(DDUWarning, match=r"examples.safetensors cannot be read .*, and is not used: --keep-example"):
+            assert load_examples(tmp_path, None) is None

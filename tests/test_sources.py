@@ -14,7 +14,15 @@ from ddu.errors import ArtifactError, InputError
 from ddu.runs import RunSpec, load_run, train_run
 from ddu.sources import DetectorSource, open_source
 from ddu.training import RECIPES
-from tests.small_networks import CLASSES, PREPROCESSING, draw_images, make_network, to_inputs, write_module
+from tests.small_networks import (
+    CLASSES,
+    PREPROCESSING,
+    draw_images,
+    make_detector,
+    make_network,
+    to_inputs,
+    write_module,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::ddu.errors.BlindSpotWarning")  # of a network that nobody trained
 
@@ -30,8 +38,7 @@ def run_folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def fitted() -> BaseDetector:
-    detector = ddu.DDU(make_network(), class_names=CLASSES).fit([to_inputs(*draw_images(400, seed=1))])
-    return detector.calibrate([to_inputs(*draw_images(300, seed=2))], 0.05)
+    return make_detector()
 
 
 @pytest.fixture

@@ -138,11 +138,13 @@ class Examples:
                     detector=about.get("detector", ""),
                 )
         except (safetensors.SafetensorError, InputError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ArtifactError(f"{path} cannot be read ({error}): delete it, or keep examples again.") from error
+            raise ArtifactError(f"{path} cannot be read ({error})") from error
 
 
 def load_examples(folder: FilePath, calibration: Calibration | None) -> Examples | None:
-    """What is kept in the folder of a detector; None where nothing is, or with a warning what is of another detector.
+    """What is kept in the folder of a detector; None where nothing is.
+
+    What is damaged or of another detector is not used either, with a warning.
 
     Args:
         folder: The folder.
@@ -151,12 +153,15 @@ def load_examples(folder: FilePath, calibration: Calibration | None) -> Examples
     path = Path(folder) / FILE
     if not path.is_file():
         return None
-    found = Examples.load(path)
-    if found.detector == detector_digits(calibration):
-        return found
+    try:
+        found = Examples.load(path)
+        if found.detector == detector_digits(calibration):
+            return found
+        problem = f"{path} has examples of another detector"
+    except ArtifactError as error:
+        problem = str(error)
     warnings.warn(
-        f"{path} has examples of another detector, and they are not used: keep them again, by --keep-examples or "
-        "ddu.examples.keep_examples.",
+        f"{problem}, and is not used: --keep-examples, or ddu.examples.keep_examples, writes it again.",
         DDUWarning,
         stacklevel=frames_to_the_caller(),
     )

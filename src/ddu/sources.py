@@ -18,9 +18,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ddu import artifacts
+from ddu import artifacts, data
 from ddu.calibration import Calibration
-from ddu.data import Preprocessing
+from ddu.data import ArrayDataset, Preprocessing
+from ddu.data.registry import Root
 from ddu.detectors import BaseDetector, load
 from ddu.errors import ArtifactError, InputError, NotSupportedError
 from ddu.examples import Examples, load_examples
@@ -83,6 +84,24 @@ class Source(ABC):
     def predict(self, raw: Any) -> Prediction:
         """Judges raw inputs."""
         return self.judge(self.prepare(raw))
+
+    def load_data(self, name: str, split: str, *, root: Root = None) -> ArrayDataset:
+        """A data set with the classes of this source, as its network is shown it.
+
+        Args:
+            name: As for `ddu.data.load`.
+            split: Such as "test"; of a set that has no such split, the first one.
+            root: As for `ddu.data.load`.
+        """
+        splits = data.list_splits(name, root=root)
+        samples = data.load(name, split if split in splits else splits[0], root=root)
+        names = self.class_names
+        if names is not None and samples.info.classes != names:
+            raise InputError(
+                f"{self.name} has the classes {', '.join(names[:5])} ({len(names)}), and {name} has "
+                f"{', '.join(samples.info.classes[:5])} ({len(samples.info.classes)}): give data with the same classes."
+            )
+        return samples.shown_by(self.preprocessing)
 
     @property
     @abstractmethod
@@ -233,7 +252,7 @@ def find_run(name: FilePath) -> Run:
     if found is not None:
         raise NotSupportedError(
             f"{name} is {found}, and a run of `ddu train` is needed: it alone knows its test set and how it was "
-            f"trained. Ask `ddu doctor` about {name}, with --data."
+            f"trained. Ask `ddu report` or `ddu doctor` about {name}, with --data."
         )
     return load_run(path)
 

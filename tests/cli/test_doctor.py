@@ -7,15 +7,21 @@ import numpy as np
 import pytest
 
 import ddu
-from tests.small_networks import CLASSES, PREPROCESSING, draw_images, make_network, to_inputs, write_module
+from tests.small_networks import (
+    CLASSES,
+    PREPROCESSING,
+    draw_images,
+    make_detector,
+    to_inputs,
+    write_module,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::ddu.errors.DDUWarning")  # of a network that nobody trained
 
 
 @pytest.fixture(scope="module")
 def detector() -> ddu.DDU:
-    detector = ddu.DDU(make_network(), class_names=CLASSES).fit([to_inputs(*draw_images(400, seed=1))])
-    return detector.calibrate([to_inputs(*draw_images(300, seed=2))], 0.05)
+    return make_detector()
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ddu.data import Preprocessing
+from ddu.errors import DDUWarning
 from ddu.sources import open_source
 from tests.small_networks import CLASSES, PREPROCESSING, draw_images, write_module
 
@@ -75,6 +76,11 @@ def test_examples_are_kept_by_option_and_a_fitted_detector_is_given_them_later(c
     assert kept is not None
     assert len(kept.labels) == 30
     assert Path("detector/detector.safetensors").read_bytes() == fitted
+    whole = Path("detector/examples.safetensors").read_bytes()
+    Path("detector/examples.safetensors").write_bytes(whole[:100])
+    with pytest.warns(DDUWarning, match="cannot be read"):
+        assert command("fit", "user_models:alone", *FIT, "--keep-examples", "30")[0] == 0
+    assert Path("detector/examples.safetensors").read_bytes() == whole, "a damaged file is written again"
     code, _, err = command("fit", "user_models:alone", *FIT[:2], "--output", "other", "--keep-examples", "5000")
     assert (code, err) == (1, "Between 1 and 2,000 training examples can be kept. Got 5,000 instead.\n")
     assert not Path("other").exists()

@@ -5,12 +5,15 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
 
 import ddu
 from ddu.cli._app import COMMANDS
+from ddu.cli._arguments import note_on_arguments
+from ddu.errors import InputError, LabelWarning
 
 RUN = "import sys; sys.argv[0] = 'ddu'; from ddu.cli import main; main()"
 
@@ -68,6 +71,33 @@ def test_a_warning_of_ours_is_one_line_and_names_no_code():
     ours, theirs, *_ = done.stderr.splitlines()
     assert ours == "Warning: Check the labels."
     assert theirs.endswith(" UserWarning: Theirs.")
+
+
+@pytest.mark.parametrize(
+    ("complaint", "named"),
+    [
+        ("Give each class more samples, or use covariance='shared', 'low_rank' or pca=.", "covariance= or pca="),
+        ("Earlier layers see more, features=[...]. calibrate(..., probes=False) does not ask.", "features= or probes="),
+        ("Number them as in training, or give the classes, ddu.DDU(model, classes=[...]).", "classes="),
+    ],
+)
+def test_what_only_python_can_set_is_told_to_those_on_the_command_line(command, monkeypatch, complaint, named):
+    def fail(arguments):
+        raise InputError(complaint)
+
+    monkeypatch.setattr("ddu.cli._app.make_app", fail)
+    note = f"No option sets {named}: fit such a detector in Python, save it, and name its folder with --detector."
+    assert command("fit") == (1, "", f"{complaint}\n{note}\n")
+    assert warnings.formatwarning(complaint, LabelWarning, "file.py", 1) == f"Warning: {complaint}\n{note}\n"
+
+
+def test_settings_and_paths_are_not_taken_for_arguments_of_python():
+    for message in (
+        "--set epochs=x is no number.",
+        "There is no folder runs/pca=3.",
+        "There must be one of NAME=VALUE.",
+    ):
+        assert note_on_arguments(message) is None
 
 
 def test_an_option_that_is_no_number_is_refused(command):

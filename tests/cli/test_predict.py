@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import ddu
-from tests.small_networks import CLASSES, draw_images, make_network, to_inputs, write_module
+from tests.small_networks import CLASSES, draw_images, make_detector, write_module
 
 pytestmark = pytest.mark.filterwarnings("ignore::ddu.errors.BlindSpotWarning")  # of a network that nobody trained
 
@@ -17,8 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ddu.errors.BlindSpotWarning")  
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("saved") / "detector"
-    detector = ddu.DDU(make_network(), class_names=CLASSES).fit([to_inputs(*draw_images(400, seed=1))])
-    detector.calibrate([to_inputs(*draw_images(300, seed=2))], 0.05).save(folder)
+    make_detector().save(folder)
     return folder
 
 

@@ -13,6 +13,7 @@ from ddu.diagnostics import Finding
 from ddu.errors import ArtifactError, DataError, InputError
 from ddu.experiments import RunReport
 from ddu.experiments.judging import judge_set
+from ddu.experiments.reported import ReportedRun
 from ddu.runs import Run, RunSpec, load_run, train_run
 from ddu.training import RECIPES
 
@@ -177,9 +178,9 @@ def test_training_curves_end_where_the_history_ends(page, runs):
 
 
 def test_a_run_without_a_history_has_a_page_without_curves(report, subject, tmp_path):
-    lost = replace(subject, run=replace(subject.run, folder=tmp_path / "other"))
+    lost = replace(subject, about=ReportedRun(replace(subject.about.run, folder=tmp_path / "other")))
     (tmp_path / "other").mkdir()
-    for path in subject.run.folder.iterdir():
+    for path in subject.about.folder.iterdir():
         if path.name != "history.csv":
             (tmp_path / "other" / path.name).symlink_to(path)
     page = report.write_page([lost], tmp_path / "report.html").read_text(encoding="utf-8")
@@ -255,11 +256,11 @@ def test_without_ood_sets_the_page_says_how_to_add_them(runs, tmp_path):
 def test_what_cannot_be_reported_is_refused_in_words(runs, tmp_path):
     with pytest.raises(InputError) as caught:
         RunReport((runs[0], runs[0]))
-    assert str(caught.value) == f"{runs[0].folder} is named twice: name each run once."
+    assert str(caught.value) == f"{runs[0].folder} is named twice: name each folder once."
     with pytest.raises(InputError) as caught:
         RunReport(runs, ("cifar10_c",))
     assert str(caught.value) == "A page shows at most 6 OoD sets. Got 95: `ddu evaluate` takes any number."
-    with pytest.raises(InputError, match="at least one run"):
+    with pytest.raises(InputError, match="at least one source"):
         RunReport(())
     alone = trained(tmp_path / "alone", method=None)
     with pytest.raises(ArtifactError, match="it has no detector"):

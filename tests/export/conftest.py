@@ -5,13 +5,12 @@ from pathlib import Path
 import pytest
 
 import ddu
-from tests.small_networks import CLASSES, PREPROCESSING, draw_images, make_network, to_inputs
+from tests.small_networks import PREPROCESSING, draw_images, make_detector
 
 
 @pytest.fixture(scope="session")
 def detector() -> ddu.DDU:
-    detector = ddu.DDU(make_network(), class_names=CLASSES).fit([to_inputs(*draw_images(400, seed=1))])
-    return detector.calibrate([to_inputs(*draw_images(300, seed=2))], 0.05)
+    return make_detector()
 
 
 @pytest.fixture(scope="session")

@@ -5,16 +5,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-import ddu
 from ddu.sources import DetectorSource
-from tests.small_networks import CLASSES, PREPROCESSING, draw_images, make_network, to_inputs
+from tests.small_networks import PREPROCESSING, draw_images, make_detector
 
 
 @pytest.fixture(scope="session")
 def source() -> DetectorSource:
-    detector = ddu.DDU(make_network(), class_names=CLASSES).fit([to_inputs(*draw_images(400, seed=1))])
-    detector.calibrate([to_inputs(*draw_images(300, seed=2))], 0.05)
-    return DetectorSource("small", detector, PREPROCESSING, "0123456789ab", {"kind": "detector"})
+    return DetectorSource("small", make_detector(), PREPROCESSING, "0123456789ab", {"kind": "detector"})
 
 
 @pytest.fixture

@@ -172,6 +172,8 @@ def test_what_cannot_be_read_is_said_and_the_page_goes_on(page):
     with judging(page):
         page.locator("#gallery button").first.click()
     assert page.locator("#error").is_hidden()
+    page.set_input_files("#file", {"name": "rows.csv", "mimeType": "text/csv", "buffer": b"path,label"})
+    assert page.inner_text("#error") == "That is not an image."
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -5,6 +5,7 @@ import sys
 import warnings
 from typing import Any
 
+from ddu.cli._arguments import note_on_arguments
 from ddu.errors import DDUError, DDUWarning
 from ddu.extras import require
 
@@ -22,7 +23,7 @@ def main() -> None:
 
         make_app(sys.argv[1:])()
     except DDUError as error:
-        _complain(str(error))
+        _complain(_for_the_command_line(str(error)))
         sys.exit(1)
     except KeyboardInterrupt:
         _complain("Interrupted.")
@@ -37,7 +38,12 @@ def _plainly(message: Warning | str, category: type[Warning], *place: Any, **mor
     """A warning of ours without the line of code that gave it; others as usual."""
     if not issubclass(category, DDUWarning):
         return _usually(message, category, *place, **more)
-    return _coloured(f"Warning: {message}", 33) + "\n"
+    return _coloured(f"Warning: {_for_the_command_line(str(message))}", 33) + "\n"
+
+
+def _for_the_command_line(message: str) -> str:
+    note = note_on_arguments(message)
+    return message if note is None else f"{message}\n{note}"
 
 
 def _complain(message: str) -> None:

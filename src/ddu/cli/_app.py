@@ -19,6 +19,25 @@ DataRoot = Annotated[
 ]
 """An option that many commands have."""
 
+SourceName = Annotated[
+    str,
+    typer.Argument(
+        help="What judges: the folder of a run, of a detector that `ddu fit` wrote or of an exported bundle; or "
+        "module:function, which returns your network, with --detector."
+    ),
+]
+"""Of the commands that open whatever judges raw inputs, with the detector of a network."""
+
+DetectorFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--detector", help="The folder of the detector that was fitted to the network of SOURCE, module:function."
+    ),
+]
+
+FOUND = 3
+"""The exit status where something was found that `--fail-on` names."""
+
 KeptExamples = Annotated[
     int | None,
     typer.Option(
@@ -62,7 +81,7 @@ COMMANDS = {
     "predict": "Judge images, arrays and tables, and write a row for each input.",
     "evaluate": "Put detectors around a trained network, and measure them.",
     "compare": "Compare detectors on the same data, from training to a table.",
-    "report": "Write one page about a run, or about several side by side.",
+    "report": "Write one page about a detector, or about several side by side.",
     "export": "Write a detector as one ONNX graph that needs neither ddu nor PyTorch.",
     "doctor": "Ask whether a feature space is fit for density, without any OoD data.",
     "active": "Learn from few labels, and compare acquisition functions.",

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from torch import Tensor
 
-from ddu import data
-from ddu.cli._app import DataRoot
+from ddu.cli._app import FOUND, DataRoot, DetectorFolder, SourceName
+from ddu.cli._arguments import note_on_arguments
 from ddu.cli._layout import plain_table, say_dimly
 from ddu.data import ArrayDataset
 from ddu.diagnostics import SEVERITIES, Diagnosis, diagnose
@@ -25,24 +25,13 @@ from ddu.runs.run import RUN
 from ddu.sources import DetectorSource, Source, open_source
 from ddu.types import Prediction
 
-_FOUND = 3
-"""The exit status where a finding is as bad as `--fail-on`."""
-
 _BATCH = 64
 _STYLES = {"problem": "bold red", "warning": "yellow", "note": "cyan", "ok": "green"}
 
 
 def doctor(
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="What to diagnose: the folder of a run, of a detector that `ddu fit` wrote or of an exported bundle; "
-            "or module:function, which returns your network, with --detector."
-        ),
-    ],
-    detector: Annotated[
-        Path | None, typer.Option(help="The folder of the detector that was fitted to the network module:function.")
-    ] = None,
+    source: SourceName,
+    detector: DetectorFolder = None,
     held_out: Annotated[
         str | None,
         typer.Option(
@@ -91,8 +80,8 @@ def doctor(
     found = Inputs.find(new, opened.preprocessing) if new else None
     diagnosis = diagnose(
         opened.detector if isinstance(opened, DetectorSource) else _Graph(opened),
-        _load(held_out, "test", opened, data_root) if held_out else known and known[0],
-        train=_load(train, "train", opened, data_root) if train else known and known[1],
+        opened.load_data(held_out, "test", root=data_root) if held_out else known and known[0],
+        train=opened.load_data(train, "train", root=data_root) if train else known and known[1],
         new=None if found is None else _prepared(found, opened),
         limit=limit,
     )
@@ -104,7 +93,7 @@ def doctor(
     bad = diagnosis.at_least(severity) if severity else ()
     if bad:
         say_dimly(f"--fail-on {fail_on}: {', '.join(finding.check for finding in bad)}.")
-        raise typer.Exit(_FOUND)
+        raise typer.Exit(FOUND)
 
 
 class _Graph:
@@ -138,19 +127,6 @@ def _own_data(folder: Path, root: Path | None) -> tuple[ArrayDataset, ArrayDatas
         say_dimly(f"Diagnosed without the run's data: {error}")
         return None
     return sets.validation, sets.train
-
-
-def _load(name: str, split: str, source: Source, root: Path | None) -> ArrayDataset:
-    """A set, as the network is shown it."""
-    splits = data.list_splits(name, root=root)
-    samples = data.load(name, split if split in splits else splits[0], root=root)
-    names = source.class_names
-    if names is not None and samples.info.classes != names:
-        raise InputError(
-            f"{source.name} has the classes {', '.join(names[:5])} ({len(names)}), and {name} has "
-            f"{', '.join(samples.info.classes[:5])} ({len(samples.info.classes)}): give data with the same classes."
-        )
-    return samples.shown_by(source.preprocessing)
 
 
 def _prepared(inputs: Inputs, source: Source) -> Iterator[Tensor]:
@@ -187,6 +163,9 @@ def _show(diagnosis: Diagnosis) -> None:
         remedy = f"\n[bold]→ {escape(one.remedy)}[/]" if one.remedy else ""
         table.add_row(f"[{_STYLES[one.severity]}]{one.severity}[/]", one.check, escape(one.message) + remedy)
     console.print(table)
+    note = note_on_arguments(" ".join(one.remedy or "" for one in diagnosis.findings))
+    if note is not None:
+        console.print(note, markup=False, highlight=False)
     for name, columns in _TABLES.items():
         rows = diagnosis.tables.get(name, [])
         there = [column for column in columns if any(column in row for row in rows)]

@@ -7,7 +7,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from ddu.cli._app import DataRoot
+from ddu.cli._app import DataRoot, DetectorFolder
 from ddu.cli._layout import plain_table, say_dimly
 from ddu.data import Preprocessing
 from ddu.errors import InputError
@@ -25,9 +25,7 @@ def export(
         str, typer.Argument(help="The folder of a run or of a fitted detector, or module:function with --detector.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write, new or empty.")],
-    detector: Annotated[
-        Path | None, typer.Option(help="The folder of the detector that was fitted to the network of module:function.")
-    ] = None,
+    detector: DetectorFolder = None,
     inputs: Annotated[
         list[Path] | None,
         typer.Option(

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ddu.cli._app import Engine, WorkerCpus, WorkerGpus, make_engine
+from ddu.cli._app import FOUND, DetectorFolder, Engine, SourceName, WorkerCpus, WorkerGpus, make_engine
 from ddu.cli._layout import plain_table, say_dimly
 from ddu.engines import RayTasks
 from ddu.errors import InputError
@@ -21,9 +21,6 @@ from ddu.predicting.tables import COLUMNS, NUMBERS
 from ddu.sources import open_source
 from ddu.types import Verdict
 
-_FOUND = 3
-"""The exit status where an input has a verdict of `--fail-on`."""
-
 _SHOWN, _REASONS = 100, 5
 # Left out first where the screen is narrow: what others say again
 _SPARE = ("confidence", "candidates", "aleatoric")
@@ -32,13 +29,7 @@ _STYLES = {"in_distribution": "green", "ambiguous": "yellow", "out_of_distributi
 
 
 def predict(
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="What judges: the folder of a run, of a detector that `ddu fit` wrote or of an exported bundle; or "
-            "module:function, which returns your network, with --detector."
-        ),
-    ],
+    source: SourceName,
     inputs: Annotated[
         list[str],
         typer.Argument(
@@ -46,9 +37,7 @@ def predict(
             "or of numbers."
         ),
     ],
-    detector: Annotated[
-        Path | None, typer.Option(help="The folder of the detector that was fitted to the network module:function.")
-    ] = None,
+    detector: DetectorFolder = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -145,7 +134,7 @@ def predict(
     failures = {verdict: counts[verdict] for verdict in fail_on or () if counts[verdict]}
     if failures:
         say_dimly(f"--fail-on: {', '.join(f'{count:,} {verdict}' for verdict, count in failures.items())}.")
-        raise typer.Exit(_FOUND)
+        raise typer.Exit(FOUND)
 
 
 def _fitting_table(rows: Sequence[dict[str, Any]], console: Console) -> Table:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from ddu.cli._app import DetectorFolder
 from ddu.errors import InputError
 from ddu.extras import require
 
@@ -18,9 +19,7 @@ def serve(
             help="The folder of a run, of a fitted detector or of a bundle; or, with --detector, a network."
         ),
     ] = None,
-    detector: Annotated[
-        Path | None, typer.Option(help="The folder of the detector, if SOURCE is module:function.")
-    ] = None,
+    detector: DetectorFolder = None,
     demo: Annotated[bool, typer.Option("--demo", help="Serve the demo's detector, and make it first.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any that is free.")] = 8000,
     host: Annotated[str, typer.Option(help="0.0.0.0 is for all of the network to reach.")] = "127.0.0.1",

@@ -22,6 +22,7 @@ from ddu.experiments.experiment import Experiment
 from ddu.experiments.learning_curves import LearningCurves
 from ddu.experiments.measure import measure_cost
 from ddu.experiments.quality import Quality
+from ddu.experiments.reported import ReportedSource
 from ddu.experiments.reproduction import Judgement, Reproduction
 from ddu.experiments.reproductions import REPRODUCTIONS
 from ddu.experiments.run_report import RunReport
@@ -40,6 +41,7 @@ __all__ = [
     "LearningCurves",
     "NetworkSetup",
     "Quality",
+    "ReportedSource",
     "Reproduction",
     "RunReport",
     "Scores",

@@ -1,8 +1,9 @@
-"""The report of one run, or of several side by side, as one page.
+"""The report of one detector, or of several side by side, as one page.
 
     ddu report runs/a runs/b --ood fashion_mnist
+    ddu report my_models:make --detector detector --data folder:photos --ood noise
 
-Nothing is trained or fitted: the detector of each run is shown the test set of the run and the OoD sets.
+Nothing is trained or fitted: each detector is shown its test set and the OoD sets.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,9 +17,10 @@ from ddu.diagnostics import Finding, diagnose
 from ddu.errors import InputError
 from ddu.experiments.detector_page import refusal_curve
 from ddu.experiments.experiment import Say, silent
-from ddu.experiments.judging import JudgedSet, judge_set, run_facts, uncertainty_histograms
+from ddu.experiments.judging import JudgedSet, judge_set, uncertainty_histograms
+from ddu.experiments.reported import Reported, ReportedRun, ReportedSource
 from ddu.experiments.scores import Judged, Scores, set_name
-from ddu.experiments.trained import expand, load_ood, split_severity
+from ddu.experiments.trained import expand, split_severity
 from ddu.extras import require
 from ddu.files import FilePath, write_bytes
 from ddu.report import (
@@ -48,18 +50,18 @@ _TABLES: dict[str, Sequence[str]] = {
 
 @dataclass(frozen=True)
 class Subject:
-    """A run of the report, and what its detector made of every set.
+    """A detector of the report, and what it made of every set.
 
     Attributes:
         name: What the page calls it.
-        run: The run.
+        about: The run, or the source.
         test: The test set.
         ood: The OoD sets, by name.
         findings: What the doctor found.
     """
 
     name: str
-    run: Run
+    about: Reported
     test: JudgedSet
     ood: Mapping[str, JudgedSet]
     findings: Sequence[Finding] = ()
@@ -67,7 +69,7 @@ class Subject:
     @cached_property
     def scores(self) -> Scores:
         """What metrics and curves are made from."""
-        detector, test = self.run.detector, self.test
+        detector, test = self.about.detector, self.test
         assert detector.epistemic_threshold is not None
         ood = {name: _uncertainties(one) for name, one in self.ood.items()}
         threshold = detector.epistemic_threshold
@@ -85,7 +87,7 @@ class Subject:
 
     def rows(self, command: str) -> list[Row]:
         """The numbers, under the name of the subject."""
-        facts = run_facts(self.run, command) | {"detector": self.run.spec.method, "network": self.name}
+        facts = self.about.facts(command) | {"detector": self.about.method, "network": self.name}
         found = {None: self.scores.in_distribution_metrics()}
         found |= {name: self.scores.ood_metrics(name) for name in self.ood}
         return [
@@ -101,24 +103,24 @@ class RunReport:
     """The specification of a report.
 
     Attributes:
-        runs: The runs, one or several.
+        runs: The runs, or detectors around networks from elsewhere, one or several.
         ood: The out-of-distribution sets by name; none leaves out what is said of them.
         samples: Inputs in each gallery.
         skip_bad: Leave out images of the OoD sets that cannot be read.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[Run | ReportedSource, ...]
     ood: tuple[str, ...] = ()
     samples: int = 8
     skip_bad: bool = False
 
     def __post_init__(self) -> None:
         if not self.runs:
-            raise InputError("A report needs at least one run: name the folder of one.")
+            raise InputError("A report needs at least one source: name the folder of one.")
         folders = [run.folder.resolve() for run in self.runs]
         for run, folder in zip(self.runs, folders, strict=True):
             if folders.count(folder) > 1:
-                raise InputError(f"{run.folder} is named twice: name each run once.")
+                raise InputError(f"{run.folder} is named twice: name each folder once.")
         count = len(expand(self.ood))
         if count > _MOST_SETS:
             raise InputError(
@@ -134,20 +136,20 @@ class RunReport:
         """
         for module in ("matplotlib", "jinja2", "PIL"):
             require(module, extra="report", purpose="ddu report")
-        detectors = [run.detector for run in self.runs]  # a run without one is refused before others are looked at
-        names, subjects = self.names, list[Subject]()
-        for run, detector, name in zip(self.runs, detectors, names, strict=True):
-            say(f"Read the data of {name}: {', '.join([run.spec.data, *self.ood])}")
-            sets = run.load_data(root=data_root)
-            unknown = load_ood(expand(self.ood), run.spec.data, data_root, skip_bad=self.skip_bad)
+        reported, subjects = self._about, list[Subject]()
+        detectors = [one.detector for one in reported]  # a run without one is refused before others are looked at
+        for about, detector, name in zip(reported, detectors, self.names, strict=True):
+            say(f"Read the data of {name}: {', '.join([about.data, *self.ood])}")
+            sets = about.load_data(data_root)
+            unknown = about.load_ood(expand(self.ood), data_root, skip_bad=self.skip_bad)
             judged = dict[str, JudgedSet]()
             for words, inputs in {"the test set": sets.test, **unknown}.items():
                 say(f"Judge {words}: {len(inputs):,} inputs")
                 judged[words] = judge_set(detector, inputs, f"judging {words}")
             test = judged.pop("the test set")
             say("Look at the feature space, as `ddu doctor` does")
-            findings = diagnose(detector, sets.validation, train=sets.train).findings
-            subjects.append(Subject(name, run, test, judged, findings))
+            findings = diagnose(detector, sets.held_out, train=sets.train).findings
+            subjects.append(Subject(name, about, test, judged, findings))
         return subjects
 
     def write_page(self, subjects: Sequence[Subject], output: FilePath, *, command: str = "") -> Path:
@@ -171,10 +173,14 @@ class RunReport:
         return output
 
     @property
+    def _about(self) -> list[Reported]:
+        return [ReportedRun(one) if isinstance(one, Run) else one for one in self.runs]
+
+    @property
     def names(self) -> list[str]:
-        """What the page calls the runs: one is called by its network, several by as much of their path as differs."""
+        """What the page calls them: one is called by its network, several by as much of their path as differs."""
         if len(self.runs) == 1:
-            return [self.runs[0].spec.label]
+            return [self._about[0].label]
         parts = [run.folder.resolve().parts for run in self.runs]
         length = next(n for n in range(1, 1 + max(map(len, parts))) if len({one[-n:] for one in parts}) == len(parts))
         return ["/".join(one[-length:]) for one in parts]
@@ -201,7 +207,7 @@ def _svgs(figures: "Iterator[tuple[Figure, str]]") -> list[tuple[str, str]]:
 
 def _histograms(subject: Subject, *, several: bool) -> "Iterator[tuple[Figure, str]]":
     """Both uncertainties of the test set, the held-out inputs of the calibration, and the OoD sets."""
-    calibration, test = subject.run.detector.calibration, subject.test
+    calibration, test = subject.about.detector.calibration, subject.test
     assert calibration is not None
     held_out, ood = calibration.held_out, {set_name(name): one.prediction for name, one in subject.ood.items()}
     assert held_out.entropy is not None
@@ -210,7 +216,7 @@ def _histograms(subject: Subject, *, several: bool) -> "Iterator[tuple[Figure, s
     entropies |= {name: one.aleatoric for name, one in ood.items()}
     epistemic |= {name: one.epistemic for name, one in ood.items()}
     of = f"{subject.name}: " if several else ""
-    for figure, words in uncertainty_histograms(entropies, epistemic, subject.run.detector, test.logits.shape[1]):
+    for figure, words in uncertainty_histograms(entropies, epistemic, subject.about.detector, test.logits.shape[1]):
         yield figure, f"{of}{words}"
 
 
@@ -220,7 +226,7 @@ def _figures(subjects: Sequence[Subject]) -> "Iterator[tuple[str, Iterator[tuple
         yield "roc", _roc(subjects)
     yield "refusing", _refusing(subjects)
     yield "reliability", _reliability(subjects)
-    if any(subject.run.history for subject in subjects):
+    if any(subject.about.history for subject in subjects):
         yield "training", _training(subjects)
 
 
@@ -266,7 +272,7 @@ def _training(subjects: Sequence[Subject]) -> "Iterator[tuple[Figure, str]]":
     for quantity in ("loss", "accuracy"):
         curves = dict[str, list[float]]()
         for one in subjects:
-            history = one.run.history
+            history = one.about.history
             found = [part for part in _PARTS if history and f"{part}_{quantity}" in history[0]]
             for part in found if len(subjects) == 1 else found[-1:]:
                 name = _PARTS[part] if len(subjects) == 1 else f"{one.name}, {_PARTS[part]}"
@@ -278,34 +284,11 @@ def _training(subjects: Sequence[Subject]) -> "Iterator[tuple[Figure, str]]":
 
 
 def _settings(subjects: Sequence[Subject]) -> list[tuple[str, list[str], bool]]:
-    """Name and values of every setting, one value for each run, and whether they differ."""
-    found = [_flat(_described(subject.run)) for subject in subjects]
+    """Name and values of every setting, one value for each subject, and whether they differ."""
+    found = [_flat(subject.about.settings()) for subject in subjects]
     names = dict.fromkeys(name for one in found for name in one)
     values = [(name, [one.get(name, "–") for one in found]) for name in names]
     return [(name, ones, len(set(ones)) > 1) for name, ones in values]
-
-
-def _described(run: Run) -> dict[str, Any]:
-    detector, origin = run.detector, run.origin
-    return {
-        "folder": str(run.folder),
-        **{name: value for name, value in run.spec.to_json().items() if name != "recipe"},
-        "recipe": run.spec.to_json()["recipe"],
-        "classes": run.info.num_classes,
-        "input shape": " × ".join(map(str, run.info.shape)),
-        "samples trained on or held out": f"{run.samples:,}",
-        "smaller than the paper's": run.reductions,
-        "weights of epoch": run.metrics["epoch"],
-        "seconds of training": round(run.metrics["seconds"]),
-        "detector": repr(detector),
-        "temperature": f"{detector.temperature:.4g}",
-        "entropy threshold": f"{detector.entropy_threshold:.4g}",
-        "epistemic threshold": f"{detector.epistemic_threshold:.4g}",
-        "fingerprint": run.fingerprint,
-        "command": origin["command"],
-        "commit": origin["commit"],
-        "versions": ", ".join(f"{name} {version}" for name, version in (origin["versions"] or {}).items()),
-    }
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

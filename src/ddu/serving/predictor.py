@@ -177,7 +177,7 @@ class Predictor:
             return self._too_large
         # What a damaged file raises depends on its format, and on where the damage is
         except Exception:
-            return RefusedError(422, f"This is not an image that can be read: it must be {', '.join(_FORMATS)}.")
+            return RefusedError(422, f"This is not an image that can be read: it must be one of {', '.join(_FORMATS)}.")
 
     @property
     def _too_large(self) -> RefusedError:

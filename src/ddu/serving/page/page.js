@@ -315,17 +315,19 @@ function takeImages() {
     if (blob) judge({ blob });
     return Boolean(blob);
   };
-  $("file").onchange = () => { take($("file").files); $("file").value = ""; };
+  const takeOrRefuse = (files) => {
+    if (take(files)) return;
+    $("error").textContent = "That is not an image.";
+    $("error").hidden = false;
+  };
+  $("file").onchange = () => { takeOrRefuse($("file").files); $("file").value = ""; };
   document.addEventListener("paste", (event) => { if (take(event.clipboardData?.files)) event.preventDefault(); });
   document.addEventListener("dragover", (event) => { event.preventDefault(); document.body.classList.add("dropping"); });
   document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) document.body.classList.remove("dropping"); });
   document.addEventListener("drop", (event) => {
     event.preventDefault();
     document.body.classList.remove("dropping");
-    if (!take(event.dataTransfer?.files)) {
-      $("error").textContent = "That is not an image.";
-      $("error").hidden = false;
-    }
+    takeOrRefuse(event.dataTransfer?.files);
   });
 }
 
