@@ -1,6 +1,6 @@
 # `make demo` and `make test` set up everything they need in .venv; nothing outside this folder is touched.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-oldest check format benchmark benchmark-quick quality docs guide concepts readme pins clean
+.PHONY: help demo test test-slow test-oldest install-oldest check format benchmark benchmark-quick quality docs guide concepts readme pins clean
 
 # Tests start many processes, each of which would compile PyTorch's sources again if bytecode were not kept
 unexport PYTHONDONTWRITEBYTECODE
@@ -11,6 +11,7 @@ UV_VERSION := 0.13.7
 READY := $(VENV)/.ready
 PYTEST := $(BIN)/pytest -q -n 2
 OLDEST := .venv-oldest
+OLDEST_READY := $(OLDEST)/.ready
 # All but huggingface, which needs a newer numpy than the core
 OLDEST_EXTRAS := demo,pandas,vision,compare
 CORE_TESTS := $(addprefix tests/,artifacts density detectors features layers models data/sources data/test_splits.py \
@@ -26,12 +27,12 @@ test: $(READY)  ## Run the tests, in random order, on two cores
 	$(PYTEST) --dist loadfile -m "not slow"
 
 test-slow: $(READY)  ## Run the slow tier: killed processes, second ranks, whole trainings
-	$(PYTEST) --dist worksteal -m slow
+	$(PYTEST) --dist loadgroup -m slow
 
-test-oldest: $(READY)  ## Run the core's tests with the oldest versions that pyproject.toml allows
-	$(BIN)/uv venv --quiet --clear --no-python-downloads --python 3.11 $(OLDEST)
-	VIRTUAL_ENV=$(OLDEST) $(BIN)/uv pip install --quiet --resolution lowest-direct --group test --editable '.[$(OLDEST_EXTRAS)]'
-	$(OLDEST)/bin/pytest -q -n 2 -m 'not slow' -W ignore::DeprecationWarning $(CORE_TESTS)
+test-oldest: install-oldest  ## Run the core's tests with the oldest versions that pyproject.toml allows
+	$(OLDEST)/bin/pytest -q -n 2 --dist loadfile -m 'not slow' -W ignore::DeprecationWarning $(CORE_TESTS)
+
+install-oldest: $(OLDEST_READY)
 
 check: $(READY)  ## Formatter, linter, type checker, import contract
 	$(BIN)/ruff format --check .
@@ -89,3 +90,8 @@ $(READY): pyproject.toml requirements.txt
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --requirements requirements.txt; \
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --editable .; \
 	touch $(READY)
+
+$(OLDEST_READY): pyproject.toml | $(READY)
+	$(BIN)/uv venv --quiet --clear --no-python-downloads --python 3.11 $(OLDEST)
+	VIRTUAL_ENV=$(OLDEST) $(BIN)/uv pip install --quiet --resolution lowest-direct --group test --editable '.[$(OLDEST_EXTRAS)]'
+	touch $@

@@ -48,6 +48,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
+def whole_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which `make demo` leaves the whole demo: most of a minute, so its tests are of one xdist group."""
+    from ddu.experiments.demo import Demo
+
+    folder = tmp_path_factory.mktemp("whole") / "demo"
+    Demo().measure(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of the real data sets; tests that ask for it are skipped where it is absent."""
     beside_the_repository = Path(__file__).parents[2] / "shared" / "data"

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from ddu.cli import main
-from ddu.experiments.demo import Demo
 from ddu.results import RowFile
 
 ROOT = Path(__file__).parents[1]
@@ -33,14 +32,6 @@ readme = load_script()
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which `make demo` leaves the whole demo."""
-    folder = tmp_path_factory.mktemp("readme")
-    Demo().measure(folder / "demo")
-    return folder
-
-
-@pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder in which the quick start was run, and what that printed."""
     folder = tmp_path_factory.mktemp("own_model")
@@ -48,6 +39,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("quick start")  # which is run once
 def test_the_quick_start_prints_the_table_that_is_shown(workplace: tuple[Path, str]) -> None:
     (shown,) = readme.code_blocks(README, "text")
     _, printed = workplace
@@ -57,6 +49,7 @@ def test_the_quick_start_prints_the_table_that_is_shown(workplace: tuple[Path, s
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("quick start")
 def test_the_commands_lead_from_a_network_to_a_server(
     workplace: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,12 +85,13 @@ def test_the_commands_lead_from_a_network_to_a_server(
 
 
 @pytest.mark.slow
-def test_the_numbers_are_the_demos(folder: Path) -> None:
+@pytest.mark.xdist_group("whole demo")
+def test_the_numbers_are_the_demos(whole_demo: Path) -> None:
     """On one kind of processor they are the same; another rounds otherwise, which changes no more than a seed does."""
     shown = {
         name: tuple(map(float, row)) for name, *row in re.findall(r"\| (.+?) \| (.+?) \| (.+?) to (.+?) \|", README)
     }
-    measured = readme.score_rows(RowFile(folder / "demo" / "rows.csv").read())
+    measured = readme.score_rows(RowFile(whole_demo / "rows.csv").read())
     assert list(shown) == list(measured)
     for name, (seed_0, lowest, highest) in shown.items():
         assert lowest <= seed_0 <= highest, name

@@ -1,14 +1,10 @@
 """`ddu data` as a user meets it."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-RUN = "import sys; sys.argv[0] = 'ddu'; from ddu.cli import main; main()"
 
 
 @pytest.fixture
@@ -56,17 +52,11 @@ def test_the_list_names_what_is_damaged(command, root):
     assert f"damaged: {path} is corrupt" in row(printed, "cifar10")
 
 
-def test_the_root_may_come_from_the_environment(root):
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, "data", "list"],
-        capture_output=True,
-        text=True,
-        env={"DDU_DATA": str(root), "COLUMNS": "250", "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
-        timeout=300,
-    )
-    assert done.returncode == 0
-    assert done.stderr == ""
-    assert f"{root}/cifar10.npz (test)" in done.stdout
+def test_the_root_may_come_from_the_environment(command, root, monkeypatch):
+    monkeypatch.setenv("DDU_DATA", str(root))
+    code, printed, complaint = command("list")
+    assert (code, complaint) == (0, "")
+    assert f"{root}/cifar10.npz (test)" in printed
 
 
 def test_a_set_is_described(command, root):

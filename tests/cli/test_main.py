@@ -121,12 +121,12 @@ def test_a_missing_command_line_extra_is_named():
     )
 
 
-def test_a_missing_demo_extra_is_named(tmp_path: Path):
-    done = fresh_python("import sys; sys.modules['sklearn'] = None; " + RUN, "demo", "-o", str(tmp_path / "demo"))
-    assert done.returncode == 1
-    assert (
-        done.stderr
-        == "ddu demo needs the 'demo' extra: pip install 'ddu[demo]', or in a clone: pip install '.[demo]'.\n"
+def test_a_missing_demo_extra_is_named(command, tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    code, _, complaint = command("demo", "-o", str(tmp_path / "demo"))
+    assert (code, complaint) == (
+        1,
+        "ddu demo needs the 'demo' extra: pip install 'ddu[demo]', or in a clone: pip install '.[demo]'.\n",
     )
     assert list(tmp_path.iterdir()) == []
 

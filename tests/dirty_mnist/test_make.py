@@ -172,7 +172,11 @@ def test_a_killed_run_resumes_and_ends_with_the_same_set(only_networks, made, tr
     assert_same_set(only_networks, made)
 
 
-@pytest.mark.parametrize("stage", ["Train the autoencoder", "Train labeller 2 of 2", "Mix train digits"])
+# All networks are stages of one kind, and the autoencoder takes the longest to train
+@pytest.mark.parametrize(
+    "stage",
+    [pytest.param("Train the autoencoder", marks=pytest.mark.slow), "Train labeller 2 of 2", "Mix train digits"],
+)
 def test_an_interrupted_stage_is_done_again(only_networks, made, stage, train_digits, test_digits, tiny):
     for path in only_networks.glob(
         "stages/autoencoder-*" if stage == "Train the autoencoder" else "stages/labeller-2-*"

@@ -58,7 +58,7 @@ def torchvisions() -> tuple[nn.Module, nn.Linear, int]:
 
 def timms() -> tuple[nn.Module, nn.Linear, int]:
     timm = pytest.importorskip("timm")
-    model = timm.create_model("vit_tiny_patch16_224", num_classes=CLASSES, img_size=64)
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=CLASSES, img_size=64, depth=4)
     return model, model.head, 64
 
 

@@ -318,12 +318,14 @@ def test_training_can_follow_a_first_batch_in_inference_mode() -> None:
     assert not vector(layer).is_inference()
 
 
-def test_compiled_layer_agrees_with_eager_in_training_and_evaluation() -> None:
+# Both capture the same graphs, forwards and backwards; inductor compiles them, which takes most of a minute
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled_layer_agrees_with_eager_in_training_and_evaluation(backend: str) -> None:
     eager = SpectralConv2d(2, 3, 3, coeff=0.5, power_steps=1)
     x = torch.randn(2, 2, 4, 4)
     eager(x)
     layer = copy.deepcopy(eager)
-    compiled = torch.compile(layer, fullgraph=True)
+    compiled = torch.compile(layer, fullgraph=True, backend=backend)
     compiled(x).sum().backward()
     eager(x).sum().backward()
     torch.testing.assert_close(vector(layer), vector(eager))

@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from ddu import data
-from ddu.experiments.demo import RUN, Demo
+from ddu.experiments.demo import RUN
 from ddu.runs import RunSpec, train_run
 from ddu.training import RECIPES
 from scripts.screenshots import CHROMIUM, FOUR, FOUR_OR_NINE, SCRIBBLE, chromium, draw, judging, serving
@@ -15,21 +14,14 @@ from tests.serving.servers import png
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.xdist_group("whole demo"),
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium"),
 ]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    """The demo's run, with fewer epochs."""
-    folder = tmp_path_factory.mktemp("page") / "demo"
-    Demo(epochs=2).measure(folder)
-    return folder / RUN
-
-
-@pytest.fixture(scope="module")
-def address(run) -> Iterator[str]:
-    with serving(run, "--name", "demo") as address:
+def address(whole_demo) -> Iterator[str]:
+    with serving(whole_demo / RUN, "--name", "demo") as address:
         yield address
 
 
@@ -209,8 +201,8 @@ def test_text_has_enough_contrast_in_both_schemes(page):
             assert (light + 0.05) / (dark + 0.05) >= 4.5, (scheme, selector)
 
 
-def test_a_token_is_asked_for_until_it_is_right_and_kept_in_the_tab(browser, run):
-    with serving(run, "--token", "öpen") as address:
+def test_a_token_is_asked_for_until_it_is_right_and_kept_in_the_tab(browser, whole_demo):
+    with serving(whole_demo / RUN, "--token", "öpen") as address:
         page = browser.new_page()
         page.goto(address)
         for token in ("wrong", "öpen"):

@@ -95,7 +95,7 @@ def _ablation(data: str, ood: tuple[str, ...]) -> dict[Any, OodTable]:
             ood=("inverted", "noise"),
             # Digits of 8 x 8 pixels are too small for VGG-16
             **{"data": "mnist_5k", "limit": 180, "inputs": 40, "false_alarm_rate": 0.1},
-            **ablation(["resnet18", "vgg16"], BRIEF, members=2, options=NARROW),
+            **ablation(["resnet18", "vgg16"], BRIEF, members=2, options={"width": 0.125}),
         ),
         "cpu": OodTable(
             data,

@@ -11,14 +11,15 @@ SETS = ("mnist_5k", "ambiguous_mnist_5k", "dirty_mnist_5k")
 def parents(mixture: np.ndarray, digits: np.ndarray) -> tuple[int, int] | None:
     """The two digits of which a mixture was made, if they are among these."""
     x, d = mixture.ravel().astype(float), digits.reshape(len(digits), -1).astype(float)
-    for second in range(len(d)):
-        # x = w d₁ + (1 - w) d₂, so w = ⟨x - d₂, d₁ - d₂⟩ / ‖d₁ - d₂‖²
-        apart = d - d[second]
-        w = apart @ (x - d[second]) / np.maximum((apart**2).sum(1), 1)
-        error = np.abs(w[:, None] * apart + d[second] - x).max(1)
-        found = np.flatnonzero((error < 1) & (w > 0.399) & (w < 0.601))  # bytes are rounded
-        if len(found):
-            return int(found[0]), second
+    # x = w d₁ + (1 - w) d₂, so w = ⟨x - d₂, d₁ - d₂⟩ / ‖d₁ - d₂‖²: for all pairs at once, (d₂, d₁)
+    products, squares, shadows = d @ d.T, (d**2).sum(1), d @ x
+    along = shadows - shadows[:, None] - products + squares[:, None]
+    w = along / np.maximum(squares + squares[:, None] - 2 * products, 1)
+    left_over = (x @ x - 2 * shadows + squares)[:, None] - w * along  # ‖x - w d₁ - (1 - w) d₂‖²
+    for second, first in np.argwhere((left_over < x.size) & (w > 0.399) & (w < 0.601)):
+        error = w[second, first] * (d[first] - d[second]) + d[second] - x
+        if np.abs(error).max() < 1:  # bytes are rounded
+            return int(first), int(second)
     return None
 
 
