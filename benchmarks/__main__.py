@@ -15,7 +15,18 @@ import warnings
 from benchmarks import _ratio, _results
 from ddu.errors import FewSamplesWarning, LabelWarning
 
-BENCHMARKS = ("density", "fitting", "growth", "prediction", "scale", "export", "loading", "spectral_norm", "training")
+BENCHMARKS = (
+    "density",
+    "fitting",
+    "growth",
+    "prediction",
+    "scale",
+    "export",
+    "loading",
+    "spectral_norm",
+    "training",
+    "ensembles",
+)
 QUICK = ("density", "fitting", "growth", "prediction")
 QUICK_SECONDS = 5.0  # the longest that a comparison goes on in a quick run
 

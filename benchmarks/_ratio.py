@@ -55,7 +55,9 @@ class Ratio:
 
     @property
     def verdict(self) -> str:
-        """Whether the whole interval, none of it or a part of it is within the limits."""
+        """Whether the whole interval, none of it or a part of it is within the limits; nothing where there are none."""
+        if not self.target:
+            return ""
         low, high = median_interval(self.values)
         if self.over < low and high < self.under:
             return "met"

@@ -113,6 +113,15 @@ def test_no_comparison_goes_on_for_longer_than_the_profile_allows(monkeypatch):
     assert len(values) == 3
 
 
+def test_a_ratio_without_a_target_has_no_verdict():
+    values = [2.0] * 6
+    assert [Ratio("a / b", values, **limit).verdict for limit in ({}, {"over": 1.0}, {"under": 1.0})] == [
+        "",
+        "met",
+        "not met",
+    ]
+
+
 def test_an_exponent_is_the_slope_on_log_axes():
     sizes = (10, 100, 1000)
     assert exponents(sizes, [[1.0], [10**1.5, 10.0], [10**3, 100.0]]) == pytest.approx([1.5, 1.0])

@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 
 import numpy as np
 import pytest
+import torch
 
-from ddu.engines import Engine, OneByOne, Processes, current_engine, using
+from ddu.engines import Engine, OneByOne, Processes, _visible_cards, current_engine, using
 from ddu.errors import InputError
 from tests.small_networks import CLASSES, draw_images, write_module
 
@@ -35,6 +37,34 @@ def test_jobs_are_done_one_by_one():
 @pytest.mark.slow
 def test_jobs_are_done_by_processes():
     check(Processes(2))
+
+
+@pytest.mark.parametrize(
+    ("visible", "there", "expected"),
+    [(None, 2, ["0", "1"]), ("3, 5", 2, ["3", "5"]), ("GPU-a,-1,7", 1, ["GPU-a"]), (None, 0, []), ("", 0, [])],
+)
+def test_visible_graphics_cards_are_those_that_cuda_may_use(visible, there, expected, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
+    assert _visible_cards() == expected
+
+
+def card(folder):
+    """The graphics cards that a worker sees; three workers wait for each other, so that each does one job."""
+    (folder / str(os.getpid())).touch()
+    while len(list(folder.iterdir())) < 3:
+        time.sleep(0.05)
+    return os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+@pytest.mark.slow
+def test_processes_take_the_graphics_cards_in_turn(tmp_path, monkeypatch):
+    """The cards are pretended: what is tested is what each worker would see of them."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert sorted(cards for _, cards in Processes(3).map(card, [tmp_path] * 3)) == ["3", "3", "5"]
 
 
 def test_a_command_chooses_the_engine_for_what_runs_inside():

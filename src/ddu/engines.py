@@ -20,7 +20,9 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import cycle, islice
 from multiprocessing.connection import wait
+from multiprocessing.queues import SimpleQueue
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -77,7 +79,7 @@ class OneByOne(Engine):
 
 @dataclass(frozen=True)
 class Processes(Engine):
-    """Several at a time on this machine; they share its threads.
+    """Several at a time on this machine; they share its threads, and take its graphics cards in turn.
 
     Attributes:
         at_once: How many.
@@ -91,9 +93,11 @@ class Processes(Engine):
 
         workers = min(self.at_once, max(1, len(jobs)))
         threads = max(1, torch.get_num_threads() // workers)
-        pool = ProcessPoolExecutor(
-            workers, multiprocessing.get_context("spawn"), initializer=_become_worker, initargs=(threads,)
-        )
+        context = multiprocessing.get_context("spawn")
+        cards = context.SimpleQueue()  # a worker takes one when it starts
+        for card in islice(cycle(_visible_cards()), workers):
+            cards.put(card)
+        pool = ProcessPoolExecutor(workers, context, initializer=_become_worker, initargs=(threads, cards))
         try:
             running = {pool.submit(function, job): place for place, job in enumerate(jobs)}
             for future in as_completed(running):
@@ -192,11 +196,22 @@ def _call_in(folder: str, function: Callable[[J], R], job: J) -> R:
     return function(job)
 
 
-def _become_worker(threads: int) -> None:
-    """Leaves a share of the cores to the others, and ends with the process that started it, however that ends."""
+def _visible_cards() -> list[str]:
+    """The graphics cards of CUDA that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    import torch
+
+    numbers = [str(number) for number in range(torch.cuda.device_count())]
+    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return named[: len(numbers)] or numbers
+
+
+def _become_worker(threads: int, cards: "SimpleQueue[str]") -> None:
+    """Takes a share of the cores and a graphics card, and ends with the process that started it, however that ends."""
     import torch
 
     torch.set_num_threads(threads)
+    if not cards.empty():
+        os.environ["CUDA_VISIBLE_DEVICES"] = cards.get()  # CUDA reads it at its first use, which is later
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -5,13 +5,14 @@ import json
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import TensorDataset
 
 from ddu.active import ActiveLearner, Choice, Diverse, ExcludeOutliers, PowerSampling, Top, by_recipe
 from ddu.data import ArrayDataset, DataInfo
 from ddu.detectors import DDU, Ensemble, Mahalanobis, Softmax
 from ddu.errors import ArtifactError, FewSamplesWarning, InputError, LabelError
-from ddu.training import CrossEntropy, Recipe
+from ddu.training import RECIPES, CrossEntropy, Recipe
 
 from .conftest import make_network, train_briefly
 
@@ -98,6 +99,46 @@ def test_members_are_an_ensemble_of_different_networks(blobs):
     assert len({float(member[0].weight.detach().sum()) for member in members}) == 3
     record = learner.step()
     assert len(record.indices) == 5
+
+
+def make_mlp():
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def ensemble_of(**changes):
+    recipe = by_recipe("quick", epochs=3, lr=0.02, batch_size=8, **changes)
+    return {"detector": Ensemble, "members": 3, "model_factory": make_mlp, "trainer": recipe}
+
+
+def test_members_of_a_recipe_are_trained_together_to_what_each_is_alone(blobs):
+    stages, one_by_one = [], []
+    together = blobs.learner(**ensemble_of(), on_stage=stages.append)
+    alone = blobs.learner(**ensemble_of(together=False), on_stage=one_by_one.append)
+    assert (together.trains_together, alone.trains_together) == (True, False)
+    for one, other in zip(together.detector.model, alone.detector.model, strict=True):
+        torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=1e-4, atol=1e-6)
+    assert stages == ["training 3 networks on 16 labels"]
+    assert one_by_one == [f"training network {number} of 3 on 16 labels" for number in (1, 2, 3)]
+
+
+def test_a_learner_does_not_mix_members_trained_together_and_alone(blobs, tmp_path):
+    options = ensemble_of()
+    whole = list(blobs.learner(**options).run(until=31))
+    stopped = blobs.learner(**options)
+    stopped.step()
+    stopped.save(tmp_path)
+    with pytest.raises(InputError, match=r"has trains_together=True, and this one has trains_together=None: use the"):
+        blobs.learner(**ensemble_of(together=False)).resume(tmp_path)
+    assert outcome(blobs.learner(**options).resume(tmp_path).run(until=31)) == outcome(whole[1:])
+
+
+def test_one_network_an_own_trainer_and_an_own_objective_are_never_trained_together(blobs):
+    assert not blobs.learner(**ensemble_of() | {"members": 1}).trains_together
+    assert not blobs.learner(detector=Ensemble, members=3).trains_together
+    assert not blobs.learner(**ensemble_of(objective=CrossEntropy)).trains_together
+    message = r"^Members are trained together by cross-entropy: leave out objective= or together=True\.$"
+    with pytest.raises(InputError, match=message):
+        by_recipe(objective=CrossEntropy, together=True)
 
 
 def test_samples_may_come_as_batches_or_one_by_one(blobs):
@@ -328,7 +369,7 @@ def test_the_default_is_the_recipe_for_active_learning(blobs, monkeypatch):
     monkeypatch.setattr("ddu.active.learner.fit", lambda *arguments, **options: asked.update(options))
     learner = ActiveLearner(make_network, Softmax, blobs.pool, blobs.labelled)
     learner.propose(1)
-    assert asked["recipe"] == "active_learning"
+    assert asked["recipe"] == RECIPES["active_learning"]
 
 
 # Mistakes

@@ -179,6 +179,19 @@ def test_a_curve_with_other_settings_is_refused_by_its_learner_and_by_its_rows(w
         curves(exclude_above=0.9).measure(tmp_path)
 
 
+def test_a_curve_does_not_mix_members_trained_together_and_alone(source, tmp_path, monkeypatch):
+    ensemble, plain = Curve(protocol(), "ensemble_mi"), Curve(protocol(), "density")
+    assert ensemble.learner(ensemble.sets(source)).trains_together
+    assert not plain.learner(plain.sets(source)).trains_together
+    rows = curves(20, "ensemble_mi").measure(tmp_path)
+    shutil.rmtree(tmp_path / "learners")
+    monkeypatch.setattr(ActiveLearner, "trains_together", False)
+    with pytest.raises(
+        InputError, match=rf" has run={rows[0].run}, and this one has run=\w+: use the same, or another"
+    ):
+        curves(20, "ensemble_mi").measure(tmp_path)
+
+
 def test_a_page_is_written_from_the_rows_alone(whole, tmp_path):
     folder, _ = whole
     shutil.copy(folder / "rows.csv", tmp_path)

@@ -10,7 +10,7 @@ import operator
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,8 @@ from ddu.errors import ArtifactError, InputError, LabelError
 from ddu.features import LogitsTap
 from ddu.files import FilePath, write_json
 from ddu.resume import read_settings, refuse_changes
-from ddu.training import Objective, Recipe, fit
+from ddu.training import Objective, Recipe, find_recipe, fit, fit_members
+from ddu.training.members import train_together
 
 STATE = "learner.json"
 _FORMAT, _VERSION = "ddu-active-learner", 1
@@ -51,27 +52,67 @@ class Trainer(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class RecipeTrainer(Trainer):
+    """Training by a recipe of `ddu.training`; `by_recipe` makes one.
+
+    Attributes:
+        recipe: The recipe.
+        objective: Makes the objective; None takes that of the network's head.
+        together: Whether the members of an ensemble are trained together; None where it pays.
+        progress: As in `ddu.training.fit`.
+    """
+
+    recipe: Recipe
+    objective: Callable[[], Objective] | None = None
+    together: bool | None = None
+    progress: bool | None = False
+
+    def __call__(self, model: nn.Module, train: Dataset[Any], validation: Dataset[Any] | None, *, seed: int) -> object:
+        """Trains a network."""
+        objective = None if self.objective is None else self.objective()
+        return fit(model, train, validation, recipe=self.recipe, seed=seed, objective=objective, progress=self.progress)
+
+    def trains_together(self, models: Sequence[nn.Module]) -> bool:
+        """Whether these networks are members that `train_members` trains together."""
+        return self.objective is None and train_together(models, self.recipe, together=self.together)
+
+    def train_members(
+        self,
+        models: Sequence[nn.Module],
+        train: Dataset[Any],
+        validation: Dataset[Any] | None,
+        *,
+        seeds: Sequence[int],
+    ) -> list[nn.Module]:
+        """Trains members together."""
+        return fit_members(
+            models, train, validation, seeds=seeds, recipe=self.recipe, together=True, progress=self.progress
+        )
+
+
 def by_recipe(
     recipe: Recipe | str = "active_learning",
     *,
     objective: Callable[[], Objective] | None = None,
+    together: bool | None = None,
     progress: bool | None = False,
     **changes: Any,
-) -> Trainer:
+) -> RecipeTrainer:
     """Training by a recipe of `ddu.training`.
 
     Args:
         recipe: A recipe, or the name of one.
         objective: Makes the objective; by default that of the network's head.
+        together: Whether the members of an ensemble are trained together, by default where it pays; see
+            `ddu.training.fit_members`. With an objective of your own they never are.
         progress: As in `ddu.training.fit`.
         **changes: Fields of the recipe to change, such as `epochs=3`.
     """
-
-    def train(model: nn.Module, train: Dataset[Any], validation: Dataset[Any] | None, *, seed: int) -> object:
-        chosen = None if objective is None else objective()
-        return fit(model, train, validation, recipe=recipe, seed=seed, objective=chosen, progress=progress, **changes)
-
-    return train
+    if together and objective is not None:
+        raise InputError("Members are trained together by cross-entropy: leave out objective= or together=True.")
+    chosen = find_recipe(recipe) if isinstance(recipe, str) else recipe
+    return RecipeTrainer(chosen.with_changes(**changes), objective, together, progress)
 
 
 @dataclass(frozen=True)
@@ -242,6 +283,14 @@ class ActiveLearner:
         with torch.random.fork_rng(devices=[]):
             return LogitsTap(self.model_factory())(read_inputs(self.pool, [0])).logits.shape[1]
 
+    @cached_property
+    def trains_together(self) -> bool:
+        """Whether the members of an ensemble are trained together; see `ddu.training.fit_members`."""
+        if self.members == 1 or not isinstance(self.trainer, RecipeTrainer):
+            return False
+        with torch.random.fork_rng(devices=[]):
+            return self.trainer.trains_together([self.model_factory() for _ in range(self.members)])
+
     @property
     def detector(self) -> AnyDetector:
         """The detector around this round's networks; they are trained when it is first asked for."""
@@ -406,21 +455,33 @@ class ActiveLearner:
         samples = self._samples(due)
         if not len(samples):
             raise InputError("There are no labels to learn from: give labelled=, or teach some samples first.")
-        models = [self._train_member(member, due, samples) for member in range(self.members)]
+        models = self._train_networks(due, samples)
         self._detector = self.make_detector(models if self.members > 1 else models[0])
         self._detector.fit(loader(samples, self.batch_size))
         self._trained_at = self._fitted_at = due
         self._accuracy = None
 
-    def _train_member(self, member: int, due: int, samples: LabelledSamples) -> nn.Module:
-        named = f"network {member + 1} of {self.members}" if self.members > 1 else "the network"
-        self.on_stage(f"training {named} on {len(samples):,} labels")
-        weights, training = np.random.SeedSequence([self.seed, due, _NETWORK, member]).generate_state(2).tolist()
-        torch.manual_seed(weights)
-        model = self.model_factory()
-        torch.manual_seed(training)
-        self.trainer(model, samples, self.validation, seed=training)
-        return model.eval()
+    def _train_networks(self, due: int, samples: LabelledSamples) -> list[nn.Module]:
+        streams = [np.random.SeedSequence([self.seed, due, _NETWORK, member]) for member in range(self.members)]
+        seeds = [stream.generate_state(2).tolist() for stream in streams]  # of weights and training
+        if self.trains_together:
+            assert isinstance(self.trainer, RecipeTrainer)
+            self.on_stage(f"training {self.members} networks on {len(samples):,} labels")
+            models = [self._make_network(weights) for weights, _ in seeds]
+            return self.trainer.train_members(models, samples, self.validation, seeds=[last for _, last in seeds])
+        models = []
+        for member, (weights, training) in enumerate(seeds, start=1):
+            named = f"network {member} of {self.members}" if self.members > 1 else "the network"
+            self.on_stage(f"training {named} on {len(samples):,} labels")
+            model = self._make_network(weights)
+            torch.manual_seed(training)
+            self.trainer(model, samples, self.validation, seed=training)
+            models.append(model.eval())
+        return models
+
+    def _make_network(self, seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        return self.model_factory()
 
     def _update(self, taught: "_Taught") -> None:
         """Has the detector learn what was taught, around networks that have not changed."""
@@ -453,6 +514,8 @@ class ActiveLearner:
             "seed": self.seed,
             **self.settings,
         }
+        if self.trains_together:  # the same members but for rounding, which grows from round to round
+            settings["trains_together"] = True
         return json.loads(json.dumps(settings))
 
 

@@ -40,7 +40,11 @@ def join_members(batches: Sequence[FeatureBatch]) -> FeatureBatch:
 
 
 class EnsembleTap:
-    """Runs every member; in the batch, the features are the members' logits and the logits those of their mixture."""
+    """Runs every member; in the batch, the features are the members' logits and the logits those of their mixture.
+
+    The members run one after the other: on a CPU, one vectorised call (`torch.func`) is slower (`python -m benchmarks
+    ensembles`).
+    """
 
     def __init__(self, members: nn.ModuleList):
         self.model: nn.Module = members

@@ -211,7 +211,8 @@ class Curve:
             say: Is told what is being done.
         """
         sets = self.sets(samples)
-        learner, facts = self.learner(sets, say=say), self._facts(sets.digest)
+        learner = self.learner(sets, say=say)
+        facts = self._facts(learner)
         columns: dict[str, Any] = {**facts, **source(command)}
         file, state = RowFile(folder / ROWS), self.state(folder)
         end = min(self.protocol.until, len(sets.labelled) + len(sets.pool))
@@ -241,8 +242,11 @@ class Curve:
                 if record.labels not in done:
                     yield list(points[record.labels].values())
 
-    def _facts(self, digest: str) -> dict[str, Any]:
+    def _facts(self, learner: ActiveLearner) -> dict[str, Any]:
         """The columns that all rows of the curve share."""
+        settings = dict(learner.settings)
+        if learner.trains_together:  # the same members but for rounding, which grows from round to round
+            settings["trains_together"] = True
         return {
             "detector": self.acquisition,
             "network": network_label(*self.network),
@@ -250,7 +254,7 @@ class Curve:
             "data": self.protocol.data,
             "seed": self.seed,
             "reductions": self.reductions,
-            "run": fingerprint(self.settings(digest)),
+            "run": fingerprint(settings),
         }
 
     def _read(self, file: RowFile, facts: Mapping[str, Any]) -> dict[int, dict[str, Row]]:

@@ -4,6 +4,7 @@ from ddu.distributed import is_main_process as is_main_process
 from ddu.training.loop import Training as Training
 from ddu.training.loop import fit as fit
 from ddu.training.loop import read_history as read_history
+from ddu.training.members import fit_members as fit_members
 from ddu.training.objectives import CrossEntropy as CrossEntropy
 from ddu.training.objectives import DUQObjective as DUQObjective
 from ddu.training.objectives import Objective as Objective
@@ -22,6 +23,7 @@ __all__ = [
     "Training",
     "find_recipe",
     "fit",
+    "fit_members",
     "is_main_process",
     "objective_for",
     "parse_changes",

@@ -158,6 +158,7 @@ class TrainingModule(LightningModule):
         self._add("val", loss, scores, labels)
 
     def on_train_epoch_end(self) -> None:
+        self.objective.on_epoch_end(self.model)
         row = {"epoch": self.current_epoch + 1, "lr": self._lr(), **self._finish("train"), **self._finish("val")}
         self.log_dict({name: value for name, value in row.items() if name != "epoch"}, rank_zero_only=True)
         self.history.append(row | {"seconds": time.monotonic() - self._started})
@@ -190,7 +191,7 @@ class TrainingModule(LightningModule):
         return float(optimiser.param_groups[0]["lr"])  # type: ignore[union-attr]
 
     def _add(self, part: str, loss: Tensor, scores: Tensor | None, labels: Tensor) -> None:
-        count = len(labels)
+        count = labels.numel()
         correct = torch.tensor(math.nan) if scores is None else (scores.detach().argmax(1) == labels).sum()
         self._sums[part] += torch.stack([loss.detach().double() * count, correct, torch.tensor(count)])
 

@@ -22,6 +22,7 @@ from ddu.errors import InputError
 from ddu.extras import require
 from ddu.files import check_writable
 from ddu.models import Classifier
+from ddu.training._stack import StackedSamples, read_samples
 from ddu.training.objectives import Objective, objective_for
 from ddu.training.recipes import Recipe, find_recipe
 
@@ -126,8 +127,7 @@ def fit(
         if isinstance(dataset, Sized) and len(dataset) == 0:
             raise InputError(f"The {what} set is empty.")
     black = _black(train)
-    if recipe.samples_per_epoch is not None:
-        train = _Repeated(train, recipe.samples_per_epoch)
+    train = repeated(train, recipe.samples_per_epoch)
 
     from ddu.training._callbacks import find_checkpoint, interruptible, load_best, show_progress
     from ddu.training._module import TrainingModule
@@ -141,7 +141,8 @@ def fit(
         trainer = _trainer(recipe, folder, output is not None, devices, accelerator, shown)
         selects_best = recipe.select == "best" and validation is not None
         checkpoint, done = find_checkpoint(folder, is_main=trainer.is_global_zero, needs_best=selects_best)
-        order = _EpochSampler(train, trainer.world_size, trainer.global_rank, seed=seed, drop_last=recipe.drop_last)
+        sampler = _StackedSampler if isinstance(train, StackedSamples) else _EpochSampler
+        order = sampler(train, trainer.world_size, trainer.global_rank, seed=seed, drop_last=recipe.drop_last)
         order.set_epoch(done)  # workers begin to read before Lightning announces the epoch
         loaders = _loaders(train, validation, recipe, order, workers)
         on_cpu = trainer.strategy.root_device.type == "cpu"
@@ -288,6 +289,25 @@ class _EpochSampler(DistributedSampler[Any]):
         torch.manual_seed(int(mixed.generate_state(1)[0]))
 
 
+class _StackedSampler(_EpochSampler):
+    """The orders that all members would have alone, side by side: tuples of one index per member."""
+
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        assert isinstance(self.dataset, StackedSamples)
+        orders = [
+            DistributedSampler(self.dataset, self.num_replicas, self.rank, seed=seed, drop_last=self.drop_last)
+            for seed in self.dataset.seeds
+        ]
+        for order in orders:
+            order.set_epoch(self.epoch)
+        return zip(*orders, strict=True)
+
+
+def repeated(dataset: Dataset[Any], count: int | None) -> Dataset[Any]:
+    """A data set with so many samples, repeated or cut; None leaves it as it is."""
+    return dataset if count is None else _Repeated(dataset, count)
+
+
 class _Repeated(Dataset[Any]):
     """`count` samples in all: every sample of the data set equally often, to within one."""
 
@@ -295,13 +315,10 @@ class _Repeated(Dataset[Any]):
         self.dataset, self.count = dataset, count
 
     def __len__(self) -> int:
-        return self.count
+        return self.count if len(self.dataset) else 0
 
     def __getitem__(self, index: int) -> Any:
         return self.dataset[index % len(self.dataset)]
 
     def __getitems__(self, indices: list[int]) -> Any:
-        wrapped = [index % len(self.dataset) for index in indices]
-        if hasattr(self.dataset, "__getitems__"):
-            return self.dataset.__getitems__(wrapped)
-        return [self.dataset[index] for index in wrapped]
+        return read_samples(self.dataset, [index % len(self.dataset) for index in indices])

@@ -32,6 +32,9 @@ class Objective(Protocol):
     def on_epoch_start(self, model: nn.Module) -> None:
         """Called before the first batch of each epoch."""
 
+    def on_epoch_end(self, model: nn.Module) -> None:
+        """Called after the validation of each epoch."""
+
 
 class CrossEntropy(Objective):
     """The ordinary softmax classifier: mean of -log softmax(logits)[label]."""
