@@ -365,7 +365,7 @@ class FullScorer(PruningScorer):
         if dim < _FEWEST_FEATURES or num_classes < 3:
             return torch.logsumexp(offset - 0.5 * self._distances(x), dim=1)
 
-        bound = offset[:, None] - 0.5 * self._first_distances(x)  # above the true value
+        bound = offset[:, None] - 0.5 * self._first_distances(x, self.bound_rows)  # above the true value
         likely = bound >= bound.amax(0) - _margin(num_classes, x.dtype)
         if likely.sum() > likely.numel() / 2:
             return torch.logsumexp(offset - 0.5 * self._distances(x), dim=1)
@@ -385,9 +385,8 @@ class FullScorer(PruningScorer):
         blocks = _blocks(self.mean, x.numel())
         return torch.cat([_whitened_lengths(x - self.mean[block, None], self.whitening[block]) for block in blocks]).T
 
-    def _first_distances(self, x: Tensor) -> Tensor:
-        """The same of the first `bound_rows` whitened coordinates alone, (class, batch)."""
-        rows = self.bound_rows
+    def _first_distances(self, x: Tensor, rows: int) -> Tensor:
+        """The same of the first whitened coordinates alone, (class, batch)."""
         x, mean, whitening = x[:, :rows], self.mean[:, :rows], self.whitening[:, :rows, :rows].mT
         blocks = _blocks(mean, x.numel())
         return torch.cat([_squared_norms((x - mean[block, None]) @ whitening[block]) for block in blocks])
