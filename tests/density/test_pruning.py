@@ -180,3 +180,16 @@ def test_a_compiled_scorer_scores_the_same(kind: str, backend: str) -> None:
     compiled = torch.compile(mixture.scorer.log_density, backend=backend)
     expected = mixture.scorer.log_density(mixture.points)
     torch.testing.assert_close(compiled(mixture.points), expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("kind", DIM)
+@pytest.mark.parametrize("gathered", [1, 3 * 256])
+def test_how_many_pairs_are_gathered_at_a_time_changes_no_score(
+    kind: str, gathered: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pairs of one class then fall into several gathers."""
+    mixture = far_apart(kind)
+    points = torch.cat([mixture.points, mixture.points.flip(0), mixture.points + 1e-3])
+    expected = mixture.scorer.log_density(points)
+    monkeypatch.setattr("ddu.density.scorers._GATHERED", gathered)
+    torch.testing.assert_close(mixture.scorer.log_density(points), expected, rtol=1e-12, atol=0)

@@ -90,13 +90,13 @@ def scored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     fill, distances = FullScorer._fill, FullScorer._distances
 
-    def counting_some(self: FullScorer, joint: Tensor, x: Tensor, offset: Tensor, wanted: Tensor) -> None:
+    def counting_some(self: FullScorer, x: Tensor, joint: Tensor, wanted: Tensor) -> None:
         counts.append(int(wanted.sum()))
-        fill(self, joint, x, offset, wanted)
+        fill(self, x, joint, wanted)
 
-    def counting_all(self: FullScorer, x: Tensor, rows: int | None = None) -> Tensor:
-        counts.extend([] if rows else [len(x) * len(self.mean)])
-        return distances(self, x, rows)
+    def counting_all(self: FullScorer, x: Tensor) -> Tensor:
+        counts.append(len(x) * len(self.mean))
+        return distances(self, x)
 
     monkeypatch.setattr(FullScorer, "_fill", counting_some)
     monkeypatch.setattr(FullScorer, "_distances", counting_all)
