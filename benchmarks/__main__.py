@@ -55,7 +55,7 @@ def main() -> None:
             print(line, flush=True)
             found.append(line)
         if not options.quick:
-            _results.keep(name, found)
+            _results.keep(name, found, options.seconds)
 
 
 if __name__ == "__main__":

@@ -36,11 +36,12 @@ def machine() -> dict[str, Any]:
     }
 
 
-def keep(name: str, found: Sequence[Ratio | Amount]) -> None:
-    """Writes the results of a benchmark over its earlier ones."""
+def keep(name: str, found: Sequence[Ratio | Amount], seconds: float | None = None) -> None:
+    """Writes the results of a benchmark over its earlier ones, with the command that measured them."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     rows = [one.row() for one in found]
-    content = {"command": f"python -m benchmarks {name}", "commit": commit(), "machine": machine(), "rows": rows}
+    command = f"python -m benchmarks {name}" + (f" --seconds {seconds:g}" if seconds else "")
+    content = {"command": command, "commit": commit(), "machine": machine(), "rows": rows}
     write_json(FOLDER / f"{name}.json", content)
 
 

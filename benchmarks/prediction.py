@@ -24,7 +24,7 @@ def run() -> Iterator[Ratio]:
     cases = (
         ("ResNet-50", torchvision.models.resnet50(weights=None, num_classes=10), torch.randn(16, 3, 224, 224), 1.05),
         ("ResNet-18 x 1/4", ddu.create_model("resnet18", num_classes=10, width=0.25), small, 1.10),
-        ("VGG-16 x 1/4", ddu.create_model("vgg16", num_classes=10, width=0.25), small, 1.10),
+        ("WRN-16-2", ddu.create_model("wide_resnet16_2", num_classes=10), small, 1.10),
     )
     for name, model, images, most in cases:
         (values,) = compare(*_sides(model.eval(), images))

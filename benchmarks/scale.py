@@ -103,7 +103,7 @@ def run() -> Iterator[Ratio | Amount]:
     network = torchvision.models.resnet50(weights=None).eval()
     images, batch = torch.randn(BATCH, 3, 224, 224), next(blocks(samples=2))[0][:BATCH]
     with torch.no_grad():
-        found = compare(partial(network, images), *(partial(one.log_density, batch) for one in densities), budget=180)
+        found = compare(partial(network, images), *(partial(one.log_density, batch) for one in densities), budget=60)
     for name, values in zip(OPTIONS, found, strict=True):
         yield Ratio(f"{name}: score a batch of {BATCH} / ResNet-50 forward at 224 px", values, under=0.05)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
-from ddu.density.scorers import FullScorer, LowRankScorer, Scorer
+from ddu.density.scorers import FullScorer, LowRankScorer, PruningScorer, Scorer
 
 DIM = {"full": 256, "low_rank": 48}  # a full covariance of fewer features is not pruned
 RANK = 5
@@ -120,19 +120,21 @@ def far_apart(kind: str, classes: int = 20, points: int = 6) -> Mixture:
     return Mixture(scorer, log_prior, mean, covariance, mean[-points:] + noise)
 
 
-def test_low_rank_works_out_the_rest_of_few_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The best class so far decides: a point needs those that beat all before, about log C of C in any order."""
-    monkeypatch.setattr("ddu.density.scorers._BLOCK", 1)  # one class at a time
-    mixture, pairs = far_apart("low_rank", classes=200), []
-    rest = LowRankScorer._rest
+@pytest.mark.parametrize(("kind", "block"), [("full", 2**18), ("low_rank", 1), ("low_rank", 2**18)])
+def test_points_of_classes_far_apart_need_their_own_class_alone(
+    kind: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ddu.density.scorers._BLOCK", block)
+    mixture, pairs = far_apart(kind, classes=200 if kind == "low_rank" else 20, points=12), list[int]()
+    own = type(mixture.scorer)._distances_to
 
-    def counting(self: LowRankScorer, block: slice, delta: Tensor, along: Tensor) -> Tensor:
-        pairs.append(delta.shape[0] * delta.shape[1])
-        return rest(self, block, delta, along)
+    def counting(self: PruningScorer, label: int, delta: Tensor) -> Tensor:
+        pairs.append(len(delta))
+        return own(self, label, delta)
 
-    monkeypatch.setattr(LowRankScorer, "_rest", counting)
+    monkeypatch.setattr(type(mixture.scorer), "_distances_to", counting)
     mixture.scorer.log_density(mixture.points)
-    assert sum(pairs) < 12 * len(mixture.points)
+    assert sum(pairs) <= len(mixture.points)
 
 
 @pytest.mark.parametrize("seed", range(6))  # |u| rounds up or down
@@ -178,3 +180,16 @@ def test_a_compiled_scorer_scores_the_same(kind: str, backend: str) -> None:
     compiled = torch.compile(mixture.scorer.log_density, backend=backend)
     expected = mixture.scorer.log_density(mixture.points)
     torch.testing.assert_close(compiled(mixture.points), expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("kind", DIM)
+@pytest.mark.parametrize("gathered", [1, 3 * 256])
+def test_how_many_pairs_are_gathered_at_a_time_changes_no_score(
+    kind: str, gathered: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pairs of one class then fall into several gathers."""
+    mixture = far_apart(kind)
+    points = torch.cat([mixture.points, mixture.points.flip(0), mixture.points + 1e-3])
+    expected = mixture.scorer.log_density(points)
+    monkeypatch.setattr("ddu.density.scorers._GATHERED", gathered)
+    torch.testing.assert_close(mixture.scorer.log_density(points), expected, rtol=1e-12, atol=0)

@@ -90,13 +90,13 @@ def scored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     fill, distances = FullScorer._fill, FullScorer._distances
 
-    def counting_some(self: FullScorer, joint: Tensor, x: Tensor, offset: Tensor, wanted: Tensor) -> None:
+    def counting_some(self: FullScorer, x: Tensor, joint: Tensor, wanted: Tensor) -> None:
         counts.append(int(wanted.sum()))
-        fill(self, joint, x, offset, wanted)
+        fill(self, x, joint, wanted)
 
-    def counting_all(self: FullScorer, x: Tensor, rows: int | None = None) -> Tensor:
-        counts.extend([] if rows else [len(x) * len(self.mean)])
-        return distances(self, x, rows)
+    def counting_all(self: FullScorer, x: Tensor) -> Tensor:
+        counts.append(len(x) * len(self.mean))
+        return distances(self, x)
 
     monkeypatch.setattr(FullScorer, "_fill", counting_some)
     monkeypatch.setattr(FullScorer, "_distances", counting_all)
@@ -142,7 +142,7 @@ def test_the_likeliest_class_counts_where_the_bound_prefers_another(scored: list
     point[:, 100:] += 3
     joint = scorer.class_log_density(point.to(dtype)) + log_prior.to(dtype)
     assert joint.argmax() != 0
-    bound = scorer._distances((point.to(dtype) - scorer.centre) @ scorer.basis.T, scorer.bound_rows)
+    bound = scorer._first_distances((point.to(dtype) - scorer.centre) @ scorer.basis.T, scorer.bound_rows).T
     assert bound.argmin() == 0
     scored.clear()
     assert_close(scorer.log_density(point.to(dtype)), torch.logsumexp(joint, dim=1))
@@ -171,7 +171,7 @@ def test_the_bound_is_above_the_exact_value() -> None:
     exact = scorer._distances(x)
     previous = torch.zeros_like(exact)
     for rows in (1, 32, 64, 127, 128):
-        bound = scorer._distances(x, rows)
+        bound = scorer._first_distances(x, rows).T
         assert (bound >= previous - 1e-9).all()
         assert (bound <= exact + 1e-9).all()
         previous = bound

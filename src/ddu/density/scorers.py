@@ -20,8 +20,14 @@ _MOST_BOUND_ROWS = 64
 _FEATURES_PER_BOUND_ROW = 8
 _FEWEST_FEATURES = 256
 
-# Numbers of differences to class means that are held at a time: as many as a cache has room for
-_BLOCK = 2**18
+# Numbers of differences to class means that are held at a time: many, since every block costs some 20 calls
+_BLOCK = 2**21
+
+# Numbers of differences that are gathered at a time for the pairs of points and classes that are not left out
+_GATHERED = 2**22
+
+# Reading the directions of a class takes as long as multiplying so many points by them
+_READING = 32
 
 
 class Scorer(nn.Module, ABC):
@@ -187,12 +193,50 @@ class SharedScorer(Scorer):
         return self.background_log_norm
 
 
-class LowRankScorer(Scorer):
+class PruningScorer(Scorer):
+    """Works out the distances to those classes alone that a bound does not prove to be below rounding in the sum."""
+
+    mean: Tensor
+
+    @abstractmethod
+    def _distances_to(self, label: int, delta: Tensor) -> Tensor:
+        """Squared distances to one class, (batch,), from the differences to its mean."""
+
+    def _sum_of_contenders(self, x: Tensor, joint: Tensor, bound: Tensor) -> Tensor:
+        """log Σ_c exp(joint), (batch,), where `joint` still lacks some classes.
+
+        Args:
+            x: Points, from which the class means are subtracted.
+            joint: log π_c p(x | c) where that is known, elsewhere -∞, (class, batch); is filled in.
+            bound: No less than what is not known, -∞ where it is.
+        """
+        margin = _margin(len(joint), joint.dtype)
+        # No value is above the largest bound, so these are needed whatever the values are
+        likely = bound >= torch.maximum(bound, joint).amax(0) - margin
+        self._fill(x, joint, likely)
+        self._fill(x, joint, (bound >= joint.amax(0) - margin) & ~likely)
+        return torch.logsumexp(joint, dim=0)
+
+    def _fill(self, x: Tensor, joint: Tensor, wanted: Tensor) -> None:
+        """Works out what is wanted of `joint`, (class, batch)."""
+        labels, rows = wanted.nonzero(as_tuple=True)
+        if not len(labels):
+            return
+        step = max(_GATHERED // x.shape[1], 1)
+        # One gather for many classes: of a small batch, most of them want a point or two
+        for label, row in zip(labels.split(step), rows.split(step), strict=True):
+            present, counts = label.unique_consecutive(return_counts=True)
+            delta = (x[row] - self.mean[label]).split(counts.tolist())
+            distances = torch.cat([self._distances_to(*one) for one in zip(present.tolist(), delta, strict=True)])
+            joint[label, row] = self.log_norm[label] + self.log_prior[label] - 0.5 * distances
+
+
+class LowRankScorer(PruningScorer):
     """Σ_c = U diag(λ) Uᵀ + σ² (I - U Uᵀ): r principal directions and an isotropic rest, never a d × d matrix.
 
     A distance is |λ^-½ Uᵀδ|² + |δ - U Uᵀδ|² / σ² with δ = z - μ_c. The vector in the second term is half of the work.
     Its length is known from |δ|² - |Uᵀδ|² but for rounding, so `log_density` works it out for those classes alone that
-    could, within rounding, change the sum.
+    could, within rounding, change the sum: at once where that is most of them, otherwise at the end.
     """
 
     mean: Tensor
@@ -213,42 +257,48 @@ class LowRankScorer(Scorer):
         )
 
     def mahalanobis(self, z: Tensor) -> Tensor:
-        distances = []
-        for block in _blocks(self.mean, z.numel()):
-            delta, along, near = self._along(z, block)
-            distances.append(near + self._rest(block, delta, along))
-        return torch.cat(distances).T
+        blocks = _blocks(self.mean, z.numel())
+        return torch.cat([self._distances(block, z - self.mean[block, None]) for block in blocks]).T
 
     def log_density(self, z: Tensor) -> Tensor:
         num_classes, dim = self.mean.shape
-        offset, margin = self.log_norm + self.log_prior, _margin(num_classes, z.dtype)
-        # |δ|² = |z|² + |μ|² - 2 zμ about the mean of the means, less what rounding may add to it and take off |Uᵀδ|²
-        points, means = z - self.mean.mean(0), self.mean - self.mean.mean(0)
+        offset, margin = (self.log_norm + self.log_prior)[:, None], _margin(num_classes, z.dtype)
+        # |δ|² = |z|² + |μ|² - 2 zμ about the mean of the means. Rounding adds to it, and takes off |Uᵀδ|², no more than
+        # moves a log-density by `slack`
+        centre = self.mean.mean(0)
+        points, means = z - centre, self.mean - centre
         sizes = _squared_norms(means)[:, None] + _squared_norms(points)
-        slack = 8 * math.sqrt(dim) * torch.finfo(z.dtype).eps
-        lengths = torch.addmm(sizes, means, points.T, beta=1 - slack, alpha=-2)
-        joint = torch.full((num_classes, len(z)), -math.inf, dtype=z.dtype, device=z.device)
+        lengths = torch.addmm(sizes, means, points.T, alpha=-2)
+        slack = (4 * math.sqrt(dim) * torch.finfo(z.dtype).eps * self.inverse_rest)[:, None] * sizes
+        bound = torch.empty_like(lengths)
+        joint = torch.full_like(lengths, -math.inf)
         best = joint[0]
         for block in _blocks(self.mean, z.numel()):
-            delta, along, near = self._along(z, block)
-            rest = (lengths[block] - _squared_norms(along)).clamp(min=0) * self.inverse_rest[block, None]
-            bound = offset[block, None] - 0.5 * (near + rest)
-            wanted = bound >= best - margin
-            if wanted.sum() > wanted.numel() / 2:
-                joint[block] = offset[block, None] - 0.5 * (near + self._rest(block, delta, along))
-            else:
-                for index, rows in _wanted(wanted):
-                    label = slice(block.start + index, block.start + index + 1)
-                    rest = self._rest(label, delta[index, rows][None], along[index, rows][None])
-                    joint[label, rows] = offset[label, None] - 0.5 * (near[index, rows] + rest)
-            best = torch.maximum(best, joint[block].amax(0))
-        return torch.logsumexp(joint, dim=0)
+            delta = z - self.mean[block, None]
+            along, near = self._along(block, delta)
+            rest = (lengths[block] - _squared_norms(along)) * self.inverse_rest[block, None]
+            middle = offset[block] - 0.5 * (near + rest)
+            bound[block] = torch.minimum(middle + slack[block], offset[block] - 0.5 * near)
+            best = torch.maximum(best, (middle - slack[block]).amax(0))
+            counts = (bound[block] >= best - margin).sum(1)
+            # Later, each class that is still wanted has its directions read again
+            if 2 * (counts.sum() + _READING * counts.count_nonzero()) > len(counts) * len(z):
+                joint[block] = offset[block] - 0.5 * (near + self._rest(block, delta, along))
+                bound[block] = -math.inf
+        return self._sum_of_contenders(z, joint, bound)
 
-    def _along(self, z: Tensor, block: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """δ and Uᵀδ of some classes, (class, batch, ...), and the part of the distances along the directions."""
-        delta = z - self.mean[block, None]
+    def _distances_to(self, label: int, delta: Tensor) -> Tensor:
+        return self._distances(slice(label, label + 1), delta[None])[0]
+
+    def _distances(self, block: slice, delta: Tensor) -> Tensor:
+        """Squared distances to some classes, (class, batch), from δ, (class, batch, feature)."""
+        along, near = self._along(block, delta)
+        return near + self._rest(block, delta, along)
+
+    def _along(self, block: slice, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """Uᵀδ of some classes, (class, batch, direction), and the part of the distances along the directions."""
         along = delta @ self.directions[block]
-        return delta, along, _squared_norms(along * self.inverse_std[block, None])
+        return along, _squared_norms(along * self.inverse_std[block, None])
 
     def _rest(self, block: slice, delta: Tensor, along: Tensor) -> Tensor:
         """|δ - U Uᵀδ|² / σ², (class, batch): as the length of a vector, since |δ|² - |Uᵀδ|² would cancel."""
@@ -263,7 +313,7 @@ class LowRankScorer(Scorer):
         return (_squared_lengths(along * self.inverse_std[:, None]) + rest).T
 
 
-class FullScorer(Scorer):
+class FullScorer(PruningScorer):
     """A covariance for every class.
 
     Points are first mapped by A to coordinates in which the pooled covariance is the identity and the spread of the
@@ -315,17 +365,14 @@ class FullScorer(Scorer):
         if dim < _FEWEST_FEATURES or num_classes < 3:
             return torch.logsumexp(offset - 0.5 * self._distances(x), dim=1)
 
-        bound = offset - 0.5 * self._distances(x, self.bound_rows)  # above the true value
-        margin = _margin(num_classes, x.dtype)
-        # No true value is above the largest bound, so these are needed whatever the true values are
-        likely = bound >= bound.amax(1, keepdim=True) - margin
+        bound = offset[:, None] - 0.5 * self._first_distances(x, self.bound_rows)  # above the true value
+        likely = bound >= bound.amax(0) - _margin(num_classes, x.dtype)
         if likely.sum() > likely.numel() / 2:
             return torch.logsumexp(offset - 0.5 * self._distances(x), dim=1)
-        joint = torch.full_like(bound, -math.inf)
-        self._fill(joint, x, offset, likely)
-        contender = bound >= joint.amax(1, keepdim=True) - margin
-        self._fill(joint, x, offset, contender & ~likely)
-        return torch.logsumexp(joint, dim=1)
+        return self._sum_of_contenders(x, torch.full_like(bound, -math.inf), bound)
+
+    def _distances_to(self, label: int, delta: Tensor) -> Tensor:
+        return _whitened_lengths(delta, self.whitening[label])
 
     @property
     def bound_rows(self) -> int:
@@ -333,16 +380,16 @@ class FullScorer(Scorer):
         num_classes, dim = self.mean.shape
         return min(max(num_classes - 1, 16), _MOST_BOUND_ROWS, dim // _FEATURES_PER_BOUND_ROW)
 
-    def _distances(self, x: Tensor, rows: int | None = None) -> Tensor:
-        """Squared lengths of the first `rows` whitened coordinates, (batch, class)."""
-        x, mean, whitening = x[:, :rows], self.mean[:, :rows], self.whitening[:, :rows, :rows]
-        white = ((x - mean[block, None]) @ whitening[block].mT for block in _blocks(mean, x.numel()))
-        return torch.cat([_squared_norms(one) for one in white]).T
+    def _distances(self, x: Tensor) -> Tensor:
+        """Squared lengths of the whitened differences to the class means, (batch, class)."""
+        blocks = _blocks(self.mean, x.numel())
+        return torch.cat([_whitened_lengths(x - self.mean[block, None], self.whitening[block]) for block in blocks]).T
 
-    def _fill(self, joint: Tensor, x: Tensor, offset: Tensor, wanted: Tensor) -> None:
-        for label, rows in _wanted(wanted.T):
-            white = (x[rows] - self.mean[label]) @ self.whitening[label].T
-            joint[rows, label] = offset[label] - 0.5 * _squared_norms(white)
+    def _first_distances(self, x: Tensor, rows: int) -> Tensor:
+        """The same of the first whitened coordinates alone, (class, batch)."""
+        x, mean, whitening = x[:, :rows], self.mean[:, :rows], self.whitening[:, :rows, :rows].mT
+        blocks = _blocks(mean, x.numel())
+        return torch.cat([_squared_norms((x - mean[block, None]) @ whitening[block]) for block in blocks])
 
 
 def _margin(num_classes: int, dtype: torch.dtype) -> float:
@@ -351,16 +398,16 @@ def _margin(num_classes: int, dtype: torch.dtype) -> float:
 
 
 def _blocks(mean: Tensor, points: int) -> Iterator[slice]:
-    """The classes, so many at a time that their differences to points of so many numbers stay in the cache."""
+    """The classes, so many at a time that their differences to points of so many numbers fill a block."""
     step = max(_BLOCK // max(points, 1), 1)
     return (slice(start, start + step) for start in range(0, len(mean), step))
 
 
-def _wanted(pairs: Tensor) -> Iterator[tuple[int, Tensor | slice]]:
-    """The classes of a mask (class, batch) that any point wants, and the rows of those points."""
-    for label, count in enumerate(pairs.sum(1).tolist()):
-        if count:
-            yield label, slice(None) if count == pairs.shape[1] else pairs[label].nonzero().flatten()
+def _whitened_lengths(delta: Tensor, whitening: Tensor) -> Tensor:
+    """|W δ|² for lower-triangular W, (..., batch): without the quarter of W that holds zeros alone."""
+    half = delta.shape[-1] // 2
+    upper = delta[..., :half] @ whitening[..., :half, :half].mT
+    return _squared_norms(upper) + _squared_norms(delta @ whitening[..., half:, :].mT)
 
 
 def _discriminant_basis(mean: Tensor, factor: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
