@@ -6,6 +6,7 @@ Calls of functions count, imports do not. Takes a minute.
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -62,7 +63,12 @@ def walk(command: str, folder: Path) -> list[str]:
     """The files that a command passes through, in the order in which they are first entered."""
     arguments = [f"{ROOT / 'src/ddu'}/", *command.split(), "--output", "output"]
     found = subprocess.run(
-        [sys.executable, "-c", _FOLLOW, *arguments], cwd=folder, capture_output=True, text=True, check=True
+        [sys.executable, "-c", _FOLLOW, *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},  # this checkout, whichever is installed
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return json.loads(found.stdout.splitlines()[-1])
 

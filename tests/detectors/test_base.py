@@ -19,23 +19,12 @@ from ddu.errors import (
     LogitsWarning,
 )
 from ddu.features import LogitsTap, extract
-
-
-def blobs(samples=300, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    y = torch.arange(samples) % 3
-    return torch.randn(samples, 4, generator=generator) + 2 * torch.eye(3, 4)[y], y
+from tests.detectors.blobs import blob_classifier, blobs
 
 
 @pytest.fixture
 def model():
-    """A classifier that needs no training: logit c is the c-th input, squashed; the other features are random."""
-    with torch.random.fork_rng([]), torch.no_grad():
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
-        model.get_parameter("0.weight")[:3] = torch.eye(3, 4)
-        model.get_parameter("2.weight").copy_(torch.eye(3, 8))
-        return model
+    return blob_classifier()
 
 
 class FirstInput(BaseDetector):

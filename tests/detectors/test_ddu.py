@@ -15,13 +15,7 @@ from ddu.detectors import passes
 from ddu.errors import CalibrationWarning, FeatureError, InputError, LabelError, LayerError, NotFittedError
 from ddu.features import FeatureTap, extract
 from ddu.metrics import negative_log_likelihood
-
-
-def blobs(samples, seed=0):
-    """Three unit Gaussians in 4-d whose means are two apart from the origin."""
-    generator = torch.Generator().manual_seed(seed)
-    y = torch.arange(samples) % 3
-    return torch.randn(samples, 4, generator=generator) + 2 * torch.eye(3, 4)[y], y
+from tests.detectors.blobs import blobs
 
 
 def loader(samples=600, seed=0, size=64):

@@ -13,16 +13,11 @@ from ddu.detectors import DUQ, SNGP, BaseDetector, Energy, Ensemble, Mahalanobis
 from ddu.detectors.registry import detector_classes
 from ddu.errors import InputError
 from ddu.layers import GaussianProcessHead, RBFHead
+from tests.detectors.blobs import blobs
 from tests.tensors import tensors_in
 
 # The networks are not trained
 pytestmark = pytest.mark.filterwarnings("ignore::ddu.errors.DDUWarning")
-
-
-def blobs(samples: int, seed: int = 0):
-    generator = torch.Generator().manual_seed(seed)
-    y = torch.arange(samples) % 3
-    return torch.randn(samples, 4, generator=generator) + 2 * torch.eye(3, 4)[y], y
 
 
 def network(head: Callable[[], nn.Module] = lambda: nn.Linear(8, 3)) -> nn.Module:

@@ -3,27 +3,17 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import ddu
 from ddu.detectors import Mahalanobis
 from ddu.detectors.inputs import InputSample
 from ddu.errors import OverlapWarning
-
-
-def blobs(samples=300, seed=0):
-    y = torch.arange(samples) % 3
-    return torch.randn(samples, 4, generator=torch.Generator().manual_seed(seed)) + 2 * torch.eye(3, 4)[y], y
+from tests.detectors.blobs import blob_classifier, blobs
 
 
 @pytest.fixture
 def model():
-    with torch.random.fork_rng([]), torch.no_grad():
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
-        model.get_parameter("0.weight")[:3] = torch.eye(3, 4)
-        model.get_parameter("2.weight").copy_(torch.eye(3, 8))
-        return model
+    return blob_classifier()
 
 
 @pytest.mark.parametrize("make", [ddu.DDU, Mahalanobis])

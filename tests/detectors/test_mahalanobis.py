@@ -11,12 +11,7 @@ from ddu.detectors import Mahalanobis
 from ddu.errors import InputError
 from ddu.features import FeatureTap, extract
 from ddu.testing import check_detector
-
-
-def blobs(samples=300, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    y = torch.arange(samples) % 3
-    return torch.randn(samples, 4, generator=generator) + 2 * torch.eye(3, 4)[y], y
+from tests.detectors.blobs import blobs
 
 
 @pytest.fixture

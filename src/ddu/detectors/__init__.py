@@ -14,6 +14,7 @@ from ddu.detectors.ensemble import Ensemble as Ensemble
 from ddu.detectors.ensemble import as_members
 from ddu.detectors.ensemble import join_members as join_members
 from ddu.detectors.ensemble import load_members as load_members
+from ddu.detectors.interface import AbstractDetector as AbstractDetector
 from ddu.detectors.interface import Evidence as Evidence
 from ddu.detectors.interface import join_evidence as join_evidence
 from ddu.detectors.mahalanobis import Mahalanobis as Mahalanobis
@@ -45,6 +46,7 @@ __all__ = [
     "PLAIN",
     "SMOOTH",
     "SNGP",
+    "AbstractDetector",
     "BaseDetector",
     "Energy",
     "Ensemble",

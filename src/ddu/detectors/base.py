@@ -134,7 +134,7 @@ class BaseDetector(AbstractDetector):
         kept = check_classes(classes, len(densities[0].counts_))
         for density in densities:
             density.keep_classes(kept)
-        self._restrict(kept)
+        self._keep(kept)
         return self._take(learned)
 
     def _take(self, learned: Learned) -> Self:

@@ -229,7 +229,7 @@ class AbstractDetector(ABC):
                 f"There are {len(self.class_names)} class names for {num_classes} classes: give one for each."
             )
 
-    def _restrict(self, kept: Sequence[int]) -> None:
+    def _keep(self, kept: Sequence[int]) -> None:
         """Keeps some of the classes, which are numbered from 0 in this order from now on."""
         self.classes = tuple(kept if self.classes is None else (self.classes[c] for c in kept))
         self.class_names = self.class_names and tuple(self.class_names[c] for c in kept)

@@ -29,11 +29,8 @@ _REDUNDANT = "Leave them to shrinkage, as ddu.DDU(model) does, or project them a
 def check_classes(checkup: Checkup) -> Iterator[Finding]:
     """Have the classes' covariances all their directions?"""
     sample = checkup.train or checkup.held_out
-    if sample is None:
-        yield not_asked("rank", *NEEDS_HELD_OUT)
-        return
-    if sample.features is None:
-        yield not_asked("rank", *NEEDS_NETWORK)
+    if sample is None or sample.features is None:
+        yield not_asked("rank", *(NEEDS_HELD_OUT if sample is None else NEEDS_NETWORK))
         return
     layers = checkup.by_layer(sample.features)
     name, features = list(layers.items())[-1]
@@ -122,11 +119,8 @@ def _dead(last: dict[str, Any], name: str) -> Finding:
 def check_lipschitz(checkup: Checkup) -> Iterator[Finding]:
     """Do features follow the inputs, neither too little nor too much?"""
     held_out = checkup.held_out
-    if held_out is None:
-        yield not_asked("sensitivity", *NEEDS_HELD_OUT)
-        return
-    if held_out.features is None:
-        yield not_asked("sensitivity", *NEEDS_NETWORK)
+    if held_out is None or held_out.features is None:
+        yield not_asked("sensitivity", *(NEEDS_HELD_OUT if held_out is None else NEEDS_NETWORK))
         return
     inputs = held_out.inputs
     if inputs is None or len(inputs) < _FEWEST:

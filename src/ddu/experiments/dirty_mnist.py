@@ -20,7 +20,7 @@ import numpy as np
 from ddu import data
 from ddu.data.registry import Root
 from ddu.experiments.compare import Comparison
-from ddu.experiments.experiment import ROWS, Say, silent
+from ddu.experiments.experiment import ROWS
 from ddu.experiments.measure import SCORES
 from ddu.experiments.ood_tables import DENSITY, ENTROPY
 from ddu.experiments.reproduction import Judgement, mean_value
@@ -48,18 +48,8 @@ _CLEAN = {"dirty_mnist": "mnist", "dirty_mnist_5k": "mnist_5k"}
 class DirtyMnist(Comparison):
     """A comparison on clean and ambiguous digits; the last OoD set has the noise of the digits."""
 
-    def measure(
-        self,
-        folder: FilePath,
-        *,
-        data_root: Root = None,
-        workers: int = 1,
-        command: str = "",
-        progress: bool | None = None,
-        say: Say = silent,
-    ) -> list[Row]:
+    def measure(self, folder: FilePath, *, data_root: Root = None, command: str = "", **options: Any) -> list[Row]:
         """Measures the detectors, and how their scores tell ambiguous digits from clean ones; see `Comparison`."""
-        options: dict[str, Any] = {"workers": workers, "progress": progress, "say": say}
         rows = super().measure(folder, data_root=data_root, command=command, **options)
         file, ambiguous = RowFile(Path(folder) / ROWS), self._ambiguous(data_root)
         write_arrays(Path(folder) / ARRAYS, {AMBIGUOUS: ambiguous})

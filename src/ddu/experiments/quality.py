@@ -101,30 +101,14 @@ class Quality:
         return failures
 
     def measure(
-        self,
-        folder: FilePath,
-        *,
-        data_root: Root = None,
-        workers: int = 1,
-        command: str = "",
-        progress: bool | None = None,
-        say: Say = silent,
+        self, folder: FilePath, *, data_root: Root = None, command: str = "", say: Say = silent, **options: Any
     ) -> list[Row]:
-        """Trains and measures what is missing; pairs whose training failed are left out until the next time.
+        """Trains, with the options of `train`, and measures what is missing.
 
-        Args:
-            folder: As for `train`, like the rest.
-            data_root: Where the data is.
-            workers: Networks that are trained at the same time.
-            command: The command to record with the rows.
-            progress: As in `ddu.training.fit`.
-            say: Is told what is being done.
-
-        Returns:
-            The rows of all pairs.
+        Pairs whose training failed are left out until the next time.
         """
         folder = Path(folder)
-        failures = self.train(folder, data_root=data_root, workers=workers, command=command, progress=progress, say=say)
+        failures = self.train(folder, data_root=data_root, command=command, say=say, **options)
         for pair in self.pairs:
             with one_at_a_time(folder / SCORES / pair.name):
                 for seed in pair.seeds:
