@@ -371,7 +371,10 @@ def test_a_class_is_a_candidate_at_the_level_itself_and_the_fewest_of_a_class_li
 
 def test_a_p_value_that_is_the_limit_but_for_rounding_is_rejected() -> None:
     """Of three, at a rate of 0.3, the limit of one is 0.1: 0.3 * 1 / 3 is less by a unit of rounding."""
-    assert benjamini_hochberg(torch.tensor([0.1, 0.9, 0.9], dtype=torch.float64), 0.3).tolist() == [True, False, False]
+    for inputs, rate in [(3, 0.3), *((inputs, rate) for inputs in range(1, 100) for rate in (0.05, 0.1, 0.3))]:
+        p_values = torch.ones(inputs, dtype=torch.float64)
+        p_values[0] = 1 / round(inputs / rate)
+        assert benjamini_hochberg(p_values, rate)[0] == (p_values[0] * inputs <= rate * (1 + 1e-9))
 
 
 @pytest.mark.parametrize(("per_class", "known"), [(False, 179), (True, 180)])
