@@ -356,3 +356,33 @@ def test_all_promises_hold_together_with_a_temperature_that_is_fitted_to_the_sam
     assert np.mean(flagged) == pytest.approx(30 / 301, abs=error * float(np.std(flagged)))
     assert np.mean(covered) >= 0.9 - error * float(np.std(covered))
     assert np.mean(kept) >= 0.95 - five_errors(0.95, sets)
+
+
+def test_a_class_is_a_candidate_at_the_level_itself_and_the_fewest_of_a_class_limit_the_p_values() -> None:
+    predicted = (torch.arange(40) < 10).long()
+    kept = HeldOut(torch.arange(40.0), predicted, torch.ones(40), predicted == 1, torch.full((40,), 0.25))
+    calibration = Calibration(kept, false_alarm_rate=0.1, per_class=True)
+    assert calibration.candidate_level == 0.25
+    found = calibration.candidates(torch.tensor([[0.5, 0.25, 0.2, 0.05]]), torch.tensor([0]))
+    assert found is not None
+    assert found.tolist() == [[True, True, False, False]]
+    assert calibration.least_p_value == 1 / 11
+
+
+def test_a_p_value_that_is_the_limit_but_for_rounding_is_rejected() -> None:
+    """Of three, at a rate of 0.3, the limit of one is 0.1: 0.3 * 1 / 3 is less by a unit of rounding."""
+    for inputs, rate in [(3, 0.3), *((inputs, rate) for inputs in range(1, 100) for rate in (0.05, 0.1, 0.3))]:
+        p_values = torch.ones(inputs, dtype=torch.float64)
+        p_values[0] = 1 / round(inputs / rate)
+        assert benjamini_hochberg(p_values, rate)[0] == (p_values[0] * inputs <= rate * (1 + 1e-9))
+
+
+@pytest.mark.parametrize(("per_class", "known"), [(False, 179), (True, 180)])
+def test_the_error_rate_is_of_the_inputs_below_the_threshold_or_those_of_each_class(
+    per_class: bool, known: int
+) -> None:
+    """Of 199, 19 are above the threshold and one is it; of 95 and 104 within classes, 8 and 9, and one each."""
+    predicted = (torch.arange(199) < 95).long()
+    kept = HeldOut(torch.arange(199.0), predicted, torch.rand(199), torch.ones(199).bool(), torch.rand(199))
+    with pytest.raises(InputError, match=f"cannot be promised from {known} held-out inputs that are known, of which 0"):
+        Calibration(kept, false_alarm_rate=0.1, per_class=per_class, error_rate=1e-4)

@@ -98,7 +98,8 @@ def benjamini_hochberg(p_values: Tensor, false_discovery_rate: float) -> Tensor:
     """
     check_share("false-discovery rate", false_discovery_rate)
     ordered = p_values.double().sort().values
-    allowed = false_discovery_rate * torch.arange(1, len(ordered) + 1, device=ordered.device) / max(len(ordered), 1)
+    ranks = torch.arange(1, len(ordered) + 1, dtype=torch.float64, device=ordered.device)
+    allowed = false_discovery_rate * ranks / max(len(ordered), 1)
     small = (ordered <= allowed * (1 + 1e-12)).nonzero()  # equal, but for rounding
     return p_values <= ordered[small[-1]] if len(small) else torch.zeros_like(p_values, dtype=torch.bool)
 

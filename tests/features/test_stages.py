@@ -13,7 +13,7 @@ from torchvision import models as tv
 
 import ddu
 from ddu.detectors import Mahalanobis
-from ddu.errors import InputError, LayerError, NotFittedError
+from ddu.errors import FeatureError, InputError, LayerError, NotFittedError
 from ddu.features import FeatureTap, LayersTap, Place, SharedTap, extract, unwrapped
 from tests.features.networks import mlp
 
@@ -299,6 +299,30 @@ def test_images_that_are_not_square_have_the_same_stages() -> None:
     tap = LayersTap(model, "stages")
     tap(torch.randn(1, 3, 96, 32))
     assert repr(tap) == f"LayersTap({ZOO['torchvision swin_t, channels last'].found})"
+
+
+@pytest.mark.parametrize("name", ["small CNN", "MLP"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_bad_input_in_the_first_batch_does_not_change_the_stages(name: str, value: float) -> None:
+    model, x = network(ZOO[name]) if name in ZOO else (mlp(4, 8, 3), torch.randn(5, 4))
+    good, bad = (LayersTap(model, "stages") for _ in range(2))
+    good(x)
+    broken = torch.cat([x, torch.full_like(x[:1], value)])
+    bad(broken)
+    assert bad.places == good.places
+    bad = LayersTap(model, "stages")
+    with pytest.raises(FeatureError, match=f"The logits of all {len(x)} inputs are NaN or infinite, and the stages of"):
+        bad(torch.full_like(x, torch.nan))
+    bad(x)  # what could not be found is searched again
+    assert bad.places == good.places
+
+
+def test_a_detector_says_which_rows_of_its_first_batch_are_bad() -> None:
+    x, y = torch.randn(200, 4), torch.arange(200) % 3
+    x[7, 1] = torch.nan
+    detector = ddu.DDU(mlp(4, 8, 3))
+    with pytest.raises(FeatureError, match="1 of 200 rows of features are not finite"):
+        detector.fit([(x, y)])
 
 
 def test_stages_are_known_after_the_first_call() -> None:

@@ -192,6 +192,20 @@ def test_logits_that_are_not_a_number_still_point_at_their_head() -> None:
     assert tap.layer == "2"
 
 
+def test_a_row_that_is_not_a_number_does_not_hide_the_head() -> None:
+    class Copies(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = mlp(4, 3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layers(x).clone()
+
+    tap = FeatureTap(Copies())
+    tap(torch.cat([torch.randn(5, 4), torch.full((1, 4), torch.nan)]))
+    assert tap.layer == "layers.2"
+
+
 class Upcast(TwoHeads):
     """Two heads, of which one gives the logits, in double precision."""
 

@@ -82,9 +82,15 @@ def _watch(model: nn.Module, layers: Mapping[str, nn.Module], inputs: Any) -> tu
         logits = logits_in(run(model, model, inputs))
 
     alike = {name: [r for r in kept if r.shape == logits.shape] for name, kept in rows.items()}
-    equal = [n for n, kept in alike.items() if any(r is logits or torch.equal(r.to(logits), logits) for r in kept)]
+    equal = [n for n, kept in alike.items() if any(r is logits or _equal(r.to(logits), logits) for r in kept)]
     linear = [name for name, kept in alike.items() if kept and isinstance(layers[name], nn.Linear)]
     return list(rows), equal or linear, logits
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Whether all values are equal, but for rows with NaN, which equals nothing."""
+    rows = ~other.isnan().any(1)
+    return bool(rows.any()) and torch.equal(one[rows], other[rows])
 
 
 def submodule(model: nn.Module, name: str) -> nn.Module:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ddu.errors import LayerError
+from ddu.errors import FeatureError, LayerError
 from ddu.features.forward import logits_in
 from ddu.features.locate import Place, locate, pooled
 
@@ -74,6 +74,11 @@ def find_stages(model: nn.Module, inputs: Any) -> list[Place]:
     if all(_positions(steps[cut]) <= 1 for cut in cuts):  # it falls at the head only
         ends += _ends_of_blocks(root)
     logits = _returned(root)
+    if not _finite(logits.features).any():
+        raise FeatureError(
+            f"The logits of all {len(logits.features)} inputs are NaN or infinite, and the stages of a network are "
+            "found by its values: check its weights and the inputs."
+        )
     useful = (end for end in ends if end and not _same(end.seen, logits))  # a head that is not linear ends in them
     found = sorted(useful, key=lambda end: end.order)[-_MOST:]
     last = next((call.given for call in _walk(root) if head and call.name == head.layer), None) or logits
@@ -218,12 +223,17 @@ def _place(kind: str, call: _Call, seen: _Seen) -> Place:
 
 
 def _same(one: _Seen, other: _Seen) -> bool:
-    """Whether two averages are equal up to rounding."""
+    """Whether two averages are equal up to rounding, in rows without NaN and infinity."""
     a, b = one.features, other.features
-    if a.shape != b.shape:
+    if a.shape != b.shape or not (rows := _finite(a) & _finite(b)).any():
         return False
+    a, b = a[rows], b[rows]
     tolerance = 16 * torch.finfo(a.dtype).eps * a.abs().max()
     return bool((a - b).abs().max() <= tolerance)
+
+
+def _finite(features: Tensor) -> Tensor:
+    return torch.isfinite(features).all(1)
 
 
 def _returned(call: _Call) -> _Seen:
