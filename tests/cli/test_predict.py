@@ -97,7 +97,7 @@ def test_long_results_are_cut_on_the_screen_and_counted(predict):
 def test_a_file_has_the_probabilities_that_were_asked_for(predict):
     code, out, _ = predict("in", "--output", "rows.jsonl", "--probabilities")
     assert code == 0
-    assert "rows.jsonl has a row for each." in out
+    assert "rows.jsonl has a row for each, with the reason of those that are invalid." in out
     rows = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
     assert len(rows) == 5
     assert list(rows[0]["probs"]) == [*CLASSES]

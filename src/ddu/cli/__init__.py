@@ -11,11 +11,13 @@ from ddu.extras import require
 
 _INTERRUPTED = 130
 _usually = warnings.formatwarning
+_told: set[str] = set()  # notes of this command
 
 
 def main() -> None:
     """Runs the command line. What goes wrong in a way we know is said in one line, without a traceback."""
     warnings.formatwarning = _plainly
+    _told.clear()
     try:
         for module in ("typer", "rich"):
             require(module, extra="cli", purpose="The ddu command")
@@ -42,8 +44,12 @@ def _plainly(message: Warning | str, category: type[Warning], *place: Any, **mor
 
 
 def _for_the_command_line(message: str) -> str:
+    """A message, and once for all that name the same arguments of Python what to do about those."""
     note = note_on_arguments(message)
-    return message if note is None else f"{message}\n{note}"
+    if note is None or note in _told:
+        return message
+    _told.add(note)
+    return f"{message}\n{note}"
 
 
 def _complain(message: str) -> None:

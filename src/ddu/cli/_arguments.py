@@ -16,18 +16,17 @@ def note_on_arguments(message: str) -> str | None:
     No option sets covariance= or pca=: fit such a detector in Python, save it, and name its folder with --detector.
     >>> note_on_arguments("--set lr=0.1 is no option of runs/seed=1.")
     """
-    named = dict.fromkeys(_NAMED.findall(message))
-    if not named:
+    words = dict.fromkeys(_NAMED.findall(message))
+    if not words:
         return None
     from ddu.density import GaussianDensity
     from ddu.detectors import DDU
 
     functions = (DDU.__init__, DDU.calibrate, GaussianDensity.__init__)
     arguments = {name for function in functions for name in inspect.signature(function).parameters} - _OPTIONS
-    found = [f"{name}=" for name in named if name in arguments]
+    found = [f"{name}=" for name in words if name in arguments]
     if not found:
         return None
-    return (
-        f"No option sets {' or '.join(found)}: fit such a detector in Python, save it, and name its folder with "
-        "--detector."
-    )
+    *others, last = found
+    named = f"{', '.join(others)} or {last}" if others else last
+    return f"No option sets {named}: fit such a detector in Python, save it, and name its folder with --detector."

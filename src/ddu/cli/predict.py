@@ -195,5 +195,6 @@ def _cell(name: str, value: Any) -> str:
 
 def _summary(counts: Counter[Any], output: Path | None) -> str:
     found = ", ".join(f"{counts[name]:,} {name or 'without a verdict'}" for name in [*Verdict, None] if counts[name])
-    where = "" if output is None else f" {escape(str(output))} has a row for each."
+    reasons = ", with the reason of those that are invalid" if counts[Verdict.INVALID] else ""
+    where = "" if output is None else f" {escape(str(output))} has a row for each{reasons}."
     return f"{counts.total():,} input{'s' * (counts.total() != 1)}{': ' * bool(found)}{found}.{where}"

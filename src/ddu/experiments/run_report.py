@@ -87,7 +87,7 @@ class Subject:
 
     def rows(self, command: str) -> list[Row]:
         """The numbers, under the name of the subject."""
-        facts = self.about.facts(command) | {"detector": self.about.method, "network": self.name}
+        facts: dict[str, Any] = self.about.facts(command) | {"detector": self.about.method, "network": self.name}
         found = {None: self.scores.in_distribution_metrics()}
         found |= {name: self.scores.ood_metrics(name) for name in self.ood}
         return [
