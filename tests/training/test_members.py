@@ -102,6 +102,20 @@ def test_each_member_keeps_the_best_epoch_of_its_own():
     check_same(members, alone)
 
 
+def test_of_equally_good_epochs_the_first_is_kept():
+    stack, objective = Stack([nn.Linear(1, 2, bias=False), nn.Linear(1, 2, bias=False)]), StackedCrossEntropy()
+    ones, zeros = torch.ones(4, 2, 1), torch.zeros(4, 2, dtype=torch.int64)
+    epochs = (1.0, -1.0), (2.0, 2.0), (3.0, 3.0), (-4.0, -4.0)  # a member is right where its first weight is positive
+    for weights in epochs:
+        objective.on_epoch_start(stack)
+        with torch.no_grad():
+            stack.network.weight.copy_(torch.tensor([[[weight], [-weight]] for weight in weights]))
+            objective.loss(stack, ones, zeros)
+        objective.on_epoch_end(stack)
+    objective.load_best(stack)
+    assert stack.network.weight[:, 0, 0].tolist() == [1.0, 2.0]
+
+
 def test_without_validation_the_best_epoch_is_the_last():
     members = members_of(mlp)
     alone = copy.deepcopy(members)
