@@ -1,6 +1,8 @@
 """Members that are trained together: the weights that each gets alone, and which members can do it."""
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -28,11 +30,11 @@ def lenet() -> nn.Module:
     return create_model("lenet", num_classes=3, width=0.5, **PLAIN)
 
 
-def tanh() -> nn.Module:
+def tanh() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Tanh(), nn.Dropout(0.0), nn.Linear(8, 3))
 
 
-def members_of(make, count=3):
+def members_of(make: Callable[[], Any], count: int = 3) -> list[Any]:
     """In double precision, so that rounding stays small through many steps."""
     torch.manual_seed(0)
     return [make().double() for _ in range(count)]
