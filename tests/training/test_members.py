@@ -111,11 +111,11 @@ def test_of_equally_good_epochs_the_first_is_kept():
     for weights in epochs:
         objective.on_epoch_start(stack)
         with torch.no_grad():
-            stack.network.weight.copy_(torch.tensor([[[weight], [-weight]] for weight in weights]))
+            stack.get_parameter("network.weight").copy_(torch.tensor([[[weight], [-weight]] for weight in weights]))
             objective.loss(stack, ones, zeros)
         objective.on_epoch_end(stack)
     objective.load_best(stack)
-    assert stack.network.weight[:, 0, 0].tolist() == [1.0, 2.0]
+    assert stack.get_parameter("network.weight")[:, 0, 0].tolist() == [1.0, 2.0]
 
 
 def test_without_validation_the_best_epoch_is_the_last():
