@@ -1,6 +1,8 @@
 """Members that are trained together: the weights that each gets alone, and which members can do it."""
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -28,11 +30,11 @@ def lenet() -> nn.Module:
     return create_model("lenet", num_classes=3, width=0.5, **PLAIN)
 
 
-def tanh() -> nn.Module:
+def tanh() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Tanh(), nn.Dropout(0.0), nn.Linear(8, 3))
 
 
-def members_of(make, count=3):
+def members_of(make: Callable[[], Any], count: int = 3) -> list[Any]:
     """In double precision, so that rounding stays small through many steps."""
     torch.manual_seed(0)
     return [make().double() for _ in range(count)]
@@ -100,6 +102,20 @@ def test_each_member_keeps_the_best_epoch_of_its_own():
     ]
     assert len(set(epochs)) > 1
     check_same(members, alone)
+
+
+def test_of_equally_good_epochs_the_first_is_kept():
+    stack, objective = Stack([nn.Linear(1, 2, bias=False), nn.Linear(1, 2, bias=False)]), StackedCrossEntropy()
+    ones, zeros = torch.ones(4, 2, 1), torch.zeros(4, 2, dtype=torch.int64)
+    epochs = (1.0, -1.0), (2.0, 2.0), (3.0, 3.0), (-4.0, -4.0)  # a member is right where its first weight is positive
+    for weights in epochs:
+        objective.on_epoch_start(stack)
+        with torch.no_grad():
+            stack.get_parameter("network.weight").copy_(torch.tensor([[[weight], [-weight]] for weight in weights]))
+            objective.loss(stack, ones, zeros)
+        objective.on_epoch_end(stack)
+    objective.load_best(stack)
+    assert stack.get_parameter("network.weight")[:, 0, 0].tolist() == [1.0, 2.0]
 
 
 def test_without_validation_the_best_epoch_is_the_last():

@@ -193,6 +193,13 @@ class Rows:
         return self.source[self.rows[rows]]
 
 
+def read_samples(dataset: Any, indices: list[int]) -> Any:
+    """Samples as a loader reads them: a whole batch where the data set has a way to give one."""
+    if hasattr(dataset, "__getitems__"):
+        return dataset.__getitems__(indices)
+    return [dataset[index] for index in indices]
+
+
 def collated(batch: Any) -> Any:
     """What `__getitems__` gave, if it is a batch already; samples in a list are stacked."""
     return default_collate(batch) if isinstance(batch, list) else batch

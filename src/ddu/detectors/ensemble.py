@@ -42,8 +42,8 @@ def join_members(batches: Sequence[FeatureBatch]) -> FeatureBatch:
 class EnsembleTap:
     """Runs every member; in the batch, the features are the members' logits and the logits those of their mixture.
 
-    The members run one after the other: on a CPU, one vectorised call (`torch.func`) is slower (`python -m benchmarks
-    ensembles`).
+    The members run one after the other: on a CPU, one vectorised call (`torch.func`) is no faster (`python -m
+    benchmarks ensembles`).
     """
 
     def __init__(self, members: nn.ModuleList):

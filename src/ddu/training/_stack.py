@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset
 
 from ddu.data import collated
+from ddu.data.dataset import read_samples
 from ddu.training.objectives import CrossEntropy
 
 
@@ -76,13 +77,6 @@ class StackedSamples(Dataset[Any]):
         rows = [index if isinstance(index, tuple) else (index,) * members for index in indices]
         batch = collated(read_samples(self.dataset, [index for row in rows for index in row]))
         return tuple(part.unflatten(0, (len(rows), members)) for part in batch)
-
-
-def read_samples(dataset: Any, indices: list[int]) -> Any:
-    """Samples as a loader reads them: a whole batch where the data set has a way to give one."""
-    if hasattr(dataset, "__getitems__"):
-        return dataset.__getitems__(indices)
-    return [dataset[index] for index in indices]
 
 
 class StackedCrossEntropy(CrossEntropy):

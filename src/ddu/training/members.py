@@ -25,8 +25,8 @@ _LAYERS = (
     *(nn.Sequential, MLP, PlainLayer, ResidualLayer, LeNet),
 )
 
-# On a CPU, the most weights of a member for which one vectorised step is faster than the members' own steps:
-# 280,000 weights train faster together, 1.4 million do not (`python -m benchmarks ensembles`)
+# On a CPU, a larger member spends its step on arithmetic, which one vectorised step does not save: members of 300,000
+# weights (FC-Net-4-256) train faster together, members of a million (FC-Net-4-512) do not, by benchmarks/ensembles.py
 _MOST_WEIGHTS = 500_000
 
 
