@@ -146,17 +146,19 @@ def test_points_of_classes_far_apart_need_their_own_class_alone(
     assert len(mixture.points) / 2 < sum(pairs) <= len(mixture.points)
 
 
-@pytest.mark.parametrize("seed", range(6))  # |u| rounds up or down
+@pytest.mark.parametrize("seed", range(6))
 def test_rounding_in_a_steep_spectrum_skips_no_class(seed: int) -> None:
-    """Far out along the one direction, what is left of |δ|² - |Uᵀδ|² is rounding, worth thousands of nats."""
+    """Far out along the directions, what is left of |δ|² - |Uᵀδ|² is rounding, worth thousands of nats.
+
+    The two classes are equal: their directions span one plane, and are turned in it so that they round differently.
+    """
     generator = torch.Generator().manual_seed(seed)
-    direction = torch.nn.functional.normalize(torch.randn(DIM["low_rank"], generator=generator), dim=0)
-    twice = torch.zeros(2, DIM["low_rank"])
-    variances, rest = torch.ones(2, 1), torch.full((2,), 1e-7)
-    scorer = LowRankScorer(
-        torch.full((2,), 0.5).log(), twice, direction[None, :, None].expand(2, -1, 1), variances, rest
-    )
-    points = torch.linspace(10, 100, 200)[:, None] * direction
+    plane = torch.linalg.qr(torch.randn(DIM["low_rank"], 2, generator=generator, dtype=torch.float64)).Q
+    turned = plane @ torch.tensor([[0.6, -0.8], [0.8, 0.6]], dtype=torch.float64)
+    variances, rest = torch.ones(2, 2), torch.full((2,), 1e-7)
+    mean, log_prior = torch.zeros(2, DIM["low_rank"]), torch.full((2,), 0.5).log()
+    scorer = LowRankScorer(log_prior, mean, torch.stack([plane, turned]).float(), variances, rest)
+    points = torch.linspace(10, 100, 200)[:, None] * plane[:, 0].float()
     plain = torch.logsumexp(scorer.class_log_density(points) + scorer.log_prior, dim=1)
     with one_class_at_a_time():
         # Products of other shapes round differently, by up to 0.01; one of two equal classes is worth log 2
