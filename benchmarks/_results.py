@@ -63,4 +63,5 @@ def _table(content: dict[str, Any]) -> str:
         verdict = "; ".join(filter(None, (row["verdict"], row["note"])))
         lines.append(f"| {row['what']} | {row['value']:.3g} | {spread} | {row['target']} | {verdict} |")
     where = f"{machine['cpu']} ({machine['instructions']}), {machine['threads']} of {machine['cores']} cores, torch"
-    return "\n".join(lines) + f"\n\n`{content['command']}`; {where} {machine['versions']['torch']}.\n"
+    measured = f"`{content['command']}` at commit {content['commit']}"
+    return "\n".join(lines) + f"\n\n{measured}; {where} {machine['versions']['torch']}.\n"

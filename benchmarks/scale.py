@@ -69,23 +69,23 @@ def score(folder: Path) -> None:
 
 def memory(name: str, folder: Path) -> Iterator[Amount]:
     """What fitting and scoring take in a process of their own, in GB, and the file in between."""
-    imported = _peak("None")
-    fitted = _peak(f"scale.fit({name!r}, Path({str(folder)!r}))")
+    imported, fitted = _peaks(f"scale.fit({name!r}, Path({str(folder)!r}))")
     note = f"{imported:.2f} GB of it for imports"
     yield Amount(f"{name}: peak memory of fit and save, GB", fitted, under=FIT_GIGABYTES[name], note=note)
     size = sum(path.stat().st_size for path in folder.iterdir()) / 1e9
     yield Amount(f"{name}: size of the artefact, GB", size, under=1.0)
-    scored = _peak(f"scale.score(Path({str(folder)!r}))")
-    note = f"the whole process {scored:.2f} GB"
+    imported, scored = _peaks(f"scale.score(Path({str(folder)!r}))")
+    note = f"the whole process {scored:.2f} GB, {imported:.2f} GB of it for imports"
     yield Amount(f"{name}: memory of load and score beyond imports, GB", scored - imported, under=1.0, note=note)
 
 
-def _peak(call: str) -> float:
-    """The peak memory of a process that makes a call, in GB."""
-    code = f"import resource\nfrom pathlib import Path\nfrom benchmarks import scale\n{call}\n"
-    code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+def _peaks(call: str) -> tuple[float, float]:
+    """The peak memory of a process before and after it makes a call, in GB: what imports take differs between runs."""
+    peak = "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    code = "\n".join(["import resource", "from pathlib import Path", "from benchmarks import scale", peak, call, peak])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return int(done.stdout.split()[-1]) * (1 if sys.platform == "darwin" else 1024) / 1e9
+    before, after = (int(line) * (1 if sys.platform == "darwin" else 1024) / 1e9 for line in done.stdout.split())
+    return before, after
 
 
 def run() -> Iterator[Ratio | Amount]:

@@ -149,6 +149,26 @@ def test_the_likeliest_class_counts_where_the_bound_prefers_another(scored: list
     assert scored == [1, 4]
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_a_class_whose_bound_is_just_below_the_likeliest_counts(scored: list[int], dtype: torch.dtype) -> None:
+    """The second class is wide beyond the coordinates of the bound: its bound is low, tight, and 1 below the first."""
+    log_prior, mean, covariance = gaussians(5, 256, distance=0.0)
+    covariance = torch.eye(256, dtype=torch.float64).repeat(5, 1, 1)
+    mean[:, :5] = 15 * torch.eye(5, dtype=torch.float64)
+    mean[1] = mean[0]
+    covariance[1, 100:, 100:] *= 1e4
+    scorer = FullScorer(log_prior, mean, covariance).to(dtype)
+    # With x = |v|² / 2: -x = 1 - x / 10⁴ - 156 log 100
+    wide = (156 * math.log(100) - 1 + float(log_prior[0] - log_prior[1])) / (1 - 1e-4)
+    point = mean[:1].clone()
+    point[:, 100:] += math.sqrt(2 * wide / 156)
+    joint = scorer.class_log_density(point.to(dtype)) + log_prior.to(dtype)
+    assert 0.9 < float(joint[0, 0] - joint[0, 1]) < 1.1
+    scored.clear()
+    assert_close(scorer.log_density(point.to(dtype)), torch.logsumexp(joint, dim=1))
+    assert scored[0] == 1
+
+
 def test_most_classes_are_skipped_where_classes_are_apart(scored: list[int]) -> None:
     log_prior, mean, covariance = gaussians(20, 256, distance=3.0)
     FullScorer(log_prior, mean, covariance).log_density(draw(mean, covariance, 5))
