@@ -27,8 +27,6 @@ from ddu.detectors.inputs import (
 from ddu.detectors.interface import AbstractDetector, Evidence, join_evidence
 from ddu.detectors.labels import check_coverage
 from ddu.detectors.passes import BATCH, Judged, Learned, gathered, labelled, no_batches, unlabelled
-from ddu.detectors.saved import INPUTS as INPUTS
-from ddu.detectors.saved import KEPT as KEPT
 from ddu.detectors.saved import save_detector
 from ddu.distributed import Ranks
 from ddu.errors import InputError, NotFittedError

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ddu.artifacts import load_artifact
-from ddu.detectors.base import INPUTS, KEPT, BaseDetector, Evidence
+from ddu.detectors.base import BaseDetector, Evidence
+from ddu.detectors.saved import INPUTS, KEPT
 from ddu.errors import ArtifactError, InputError
 from ddu.features import FeatureBatch, LogitsTap, unwrapped
 from ddu.features.forward import check_logits
