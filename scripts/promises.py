@@ -115,8 +115,8 @@ def table() -> list[str]:
             "at most 5 % of sets flag more",
             f"{percent((sure > 0.05).mean())} of sets",
         ),
-        ("`false_alarm_rate=0.1`, the odd class", "none", f"{percent(np.nanmean(for_all))} flagged"),
-        ("the same with `per_class=True`", "10 % flagged", f"{percent(np.nanmean(per_class))} flagged"),
+        ("`false_alarm_rate=0.1`, the odd class", "none", f"{percent(float(np.nanmean(for_all)))} flagged"),
+        ("the same with `per_class=True`", "10 % flagged", f"{percent(float(np.nanmean(per_class)))} flagged"),
         (
             "`error_rate=0.05`",
             "at most 5 % of sets err more",
