@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from benchmarks._ratio import Amount, Ratio
+from benchmarks._ratio import FEWEST_ROUNDS, Amount, Ratio
 from ddu.files import write_bytes, write_json
 from ddu.provenance import commit, versions
 
@@ -60,6 +60,8 @@ def _table(content: dict[str, Any]) -> str:
     lines = ["| what | median | 95 % interval | target | |", "|---|---:|---:|---|---|"]
     for row in content["rows"]:
         spread = f"{row['low']:.3g} to {row['high']:.3g}" if row["rounds"] > 1 else ""
+        if 1 < row["rounds"] < FEWEST_ROUNDS:
+            spread += f" in {row['rounds']} rounds"
         verdict = "; ".join(filter(None, (row["verdict"], row["note"])))
         lines.append(f"| {row['what']} | {row['value']:.3g} | {spread} | {row['target']} | {verdict} |")
     where = f"{machine['cpu']} ({machine['instructions']}), {machine['threads']} of {machine['cores']} cores, torch"
