@@ -83,21 +83,21 @@ def test_a_share_is_found_in_memory_that_does_not_grow(share):
     for sample, data in zip(samples, (train, new), strict=True):
         for part in np.array_split(generator.permutation(data), 40):
             sample.add(torch.from_numpy(part))
-        assert len(sample.hashes) == 1024
+        assert len(sample.hashes) == 4096
     if share < 0.1:
         samples[0].warn_of_overlap(samples[1])
         return
     with pytest.warns(OverlapWarning) as caught:
         samples[0].warn_of_overlap(samples[1])
     found = float(str(caught[0].message).split()[1].rstrip("%")) / 100
-    assert found == pytest.approx(share, abs=0.08)  # of about a thousand that are compared
+    assert found == pytest.approx(share, abs=0.08)  # of about 4,000 that are compared
 
 
 def test_few_held_out_inputs_of_many_are_compared_by_the_hashes_that_both_samples_keep():
-    """The smallest 1,024 of 40,000 hashes reach as far as about 51 of 2,000."""
+    """The smallest 4,096 of 50,000 hashes reach as far as about 25 of 300."""
     train, held_out = InputSample(), InputSample()
-    x = torch.rand(40_000, 4, generator=torch.Generator().manual_seed(0))
+    x = torch.rand(50_000, 4, generator=torch.Generator().manual_seed(0))
     train.add(x)
-    held_out.add(x[:2000])
-    with pytest.warns(OverlapWarning, match="^About 100% of the 2,000 held-out inputs"):
+    held_out.add(x[:300])
+    with pytest.warns(OverlapWarning, match="^About 100% of the 300 held-out inputs"):
         train.warn_of_overlap(held_out)

@@ -25,7 +25,7 @@ from ddu.messages import frames_to_the_caller
 
 # Overlap: hashes that are kept, values of an input that are hashed, and the share and number of known inputs that are
 # worth a warning
-_SIZE, _VALUES, _SHARE, _FEWEST = 1024, 256, 0.1, 10
+_SIZE, _VALUES, _SHARE, _FEWEST = 4096, 256, 0.1, 10
 # Scale: fewer images than this cannot tell, as one may be odd; an image is outside if it leaves the range of the fit by
 # more than this share of its width
 _FEWEST_IMAGES, _BEYOND = 8, 0.5
