@@ -49,11 +49,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def whole_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which `make demo` leaves the whole demo: most of a minute, so its tests are of one xdist group."""
+    """The folder in which `make demo` leaves the whole demo, most of a minute: once for all workers of pytest-xdist."""
     from ddu.experiments.demo import Demo
 
-    folder = tmp_path_factory.mktemp("whole") / "demo"
-    Demo().measure(folder)
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "whole_demo"
+    Demo().measure(folder)  # a second worker waits for the first, and finds it done
     return folder
 
 

@@ -39,7 +39,6 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("quick start")  # which is run once
 def test_the_quick_start_prints_the_table_that_is_shown(workplace: tuple[Path, str]) -> None:
     (shown,) = readme.code_blocks(README, "text")
     _, printed = workplace
@@ -49,7 +48,6 @@ def test_the_quick_start_prints_the_table_that_is_shown(workplace: tuple[Path, s
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("quick start")
 def test_the_commands_lead_from_a_network_to_a_server(
     workplace: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,7 +83,6 @@ def test_the_commands_lead_from_a_network_to_a_server(
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("whole demo")
 def test_the_numbers_are_the_demos(whole_demo: Path) -> None:
     """On one kind of processor they are the same; another rounds otherwise, which changes no more than a seed does."""
     shown = {

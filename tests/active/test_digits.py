@@ -73,12 +73,10 @@ def labels_to_90():
     }
 
 
-@pytest.mark.xdist_group("labels to 90 %")  # whose curves are drawn once
 def test_density_reaches_90_percent_with_fewer_labels_than_random(labels_to_90):
     assert labels_to_90["density"] < labels_to_90["random"]
 
 
-@pytest.mark.xdist_group("labels to 90 %")
 def test_mutual_information_reaches_90_percent_with_fewer_labels_than_random(labels_to_90):
     assert labels_to_90["mutual information"] < labels_to_90["random"]
 

@@ -13,8 +13,6 @@ import pytest
 from scripts.site_hooks import example_page
 from tests.docs.pages import PAGES, ROOT
 
-pytestmark = pytest.mark.xdist_group("site")  # which is built once
-
 # What a browser loads by itself
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 

@@ -14,7 +14,6 @@ from tests.serving.servers import png
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("whole demo"),
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium"),
 ]
 

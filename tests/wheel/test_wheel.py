@@ -13,7 +13,7 @@ import pytest
 
 import ddu
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]  # which is built and installed once
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 UV = (sys.executable, "-m", "uv")
