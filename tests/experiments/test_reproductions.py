@@ -1,13 +1,13 @@
 """Every reproduction runs at its smallest scale, resumes, and says whether the paper's claim holds."""
 
 from dataclasses import replace
-from math import isfinite
 
 import pytest
 
 from ddu.errors import InputError
 from ddu.experiments import REPRODUCTIONS, Judgement, reproduction
-from ddu.experiments.reproduction import CORES, SCALES, Work, hours, mean_value, read_rows, training_samples
+from ddu.experiments.reproduction import CORES, SCALES, Work, count_new, mean_value, read_rows, training_samples
+from ddu.experiments.training_pool import sharing_networks
 from ddu.results import Row
 from ddu.runs import RunSpec
 from ddu.training import RECIPES
@@ -17,6 +17,12 @@ SLOW = {
     *("ood-cifar100", "ablation-cifar10", "ablation-cifar100", "feature-collapse", "dirty-mnist"),
     *("active-mnist", "active-dirty-mnist", "active-cifar10", "objective-mismatch", "more-data"),
 }
+
+
+def hours_per_seed(one):
+    times = [work.hours for work in one.experiment("cpu").work()]
+    assert None not in times, "run `python scripts/throughput.py`"
+    return sum(times)
 
 
 # Networks that hardly learn anything from a few samples
@@ -47,10 +53,9 @@ def test_it_has_three_scales_and_what_they_train_is_known(name):
     one = REPRODUCTIONS[name]
     assert one.name == name
     assert set(one.scales) == set(SCALES)
-    assert len(one.experiment("cpu").seeds) == 3 or hours(one.experiment("cpu").work()) > 0.5
+    assert len(one.experiment("cpu").seeds) == 3 or hours_per_seed(one) > 0.5
     assert len(one.experiment("cpu", 2).seeds) == 2
-    assert isfinite(hours(one.experiment("cpu").work())), "run `python scripts/throughput.py`"
-    assert hours(one.experiment("cpu").work()) <= 1
+    assert hours_per_seed(one) <= 1
 
 
 def test_hours_follow_from_samples_epochs_networks_and_throughput(monkeypatch):
@@ -61,7 +66,6 @@ def test_hours_follow_from_samples_epochs_networks_and_throughput(monkeypatch):
     assert work._replace(scored=9_000).hours == pytest.approx((10_000 * 0.9 * 50 + 3_000) * 2 / 250 / 3600 / CORES)
     unknown = Work(replace(spec, model="vgg16"), 10_000)
     assert unknown.hours is None
-    assert not isfinite(hours([work, unknown]))
 
 
 def test_what_an_epoch_sees_is_the_recipes_where_it_says_so(monkeypatch):
@@ -78,8 +82,29 @@ def test_heads_that_cost_more_have_a_throughput_of_their_own():
 
 
 def test_all_names_but_active_learning_take_at_most_ten_hours():
-    experiments = {name: one.experiment("cpu") for name, one in REPRODUCTIONS.items() if not name.startswith("active")}
-    assert sum(len(one.seeds) * hours(one.work()) for one in experiments.values()) <= 10
+    counted = [one for name, one in REPRODUCTIONS.items() if not name.startswith("active")]
+    assert sum(len(one.experiment("cpu").seeds) * hours_per_seed(one) for one in counted) <= 10
+
+
+@pytest.mark.filterwarnings("ignore::ddu.errors.DDUWarning")
+def test_names_that_share_their_networks_train_each_once_and_the_plan_counts_so(tmp_path):
+    shared, planned, new = tmp_path / "networks", dict[str, tuple[int, int]](), 0
+    for name in ("ood-cifar10", "cifar10-c"):
+        experiment = REPRODUCTIONS[name].experiment("smoke")
+        with sharing_networks(shared):
+            rows = experiment.measure(tmp_path / name)
+        assert all(row.status == "ok" for row in rows)
+        assert not (tmp_path / name / "networks").exists()
+        counts = [count_new(work, len(experiment.seeds), planned) for work in experiment.work()]
+        assert sum(counts) < sum(work.networks for work in experiment.work()) or new == 0
+        new += sum(counts)
+        assert len(list(shared.glob("*/run.json"))) == new
+
+
+def test_more_seeds_of_what_was_planned_are_new():
+    work, planned = Work(RunSpec("lenet", "mnist", RECIPES["mnist"]), 100, networks=2), dict[str, tuple[int, int]]()
+    assert [count_new(work, seeds, planned) for seeds in (1, 3, 2)] == [2, 4, 0]
+    assert count_new(work._replace(networks=5), 3, planned) == 9
 
 
 def test_the_samples_are_the_papers_up_to_the_limit():

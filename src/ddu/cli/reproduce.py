@@ -1,6 +1,6 @@
 """`ddu reproduce`: the paper's tables and figures, one command each."""
 
-from math import isinf
+from math import inf, isinf
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +11,10 @@ from ddu.cli._app import DataRoot, Engine, WorkerCpus, WorkerGpus, make_engine
 from ddu.cli._layout import plain_table, print_results, say_dimly
 from ddu.engines import using
 from ddu.experiments.experiment import ROWS
-from ddu.experiments.reproduction import CORES, Reproduction, Scale, hours
+from ddu.experiments.reproduction import CORES, Reproduction, Scale, count_new
 from ddu.experiments.reproductions import REPRODUCTIONS
 from ddu.experiments.trained import split_severity
+from ddu.experiments.training_pool import NETWORKS, sharing_networks
 from ddu.messages import check_name
 from ddu.provenance import command
 
@@ -46,8 +47,8 @@ def reproduce(
     """The paper's tables and figures, one command each.
 
     Rows are appended to rows.csv as they are measured, and what is there is not measured again. page.md puts each
-    number beside the paper's, and says whether the paper's claim holds. With --engine ray, networks and learning curves
-    are tasks of their own.
+    number beside the paper's, and says whether the paper's claim holds. Networks are kept in OUTPUT/networks: one that
+    several names need is trained once. With --engine ray, networks and learning curves are tasks of their own.
 
     For example `ddu reproduce list`, `ddu reproduce two-moons --scale smoke` or `ddu reproduce all --plan`
     """
@@ -62,7 +63,7 @@ def reproduce(
         return
     for one in chosen:
         folder = output / one.name / scale
-        with using(make_engine(engine, worker_cpus, worker_gpus)):
+        with using(make_engine(engine, worker_cpus, worker_gpus)), sharing_networks(output / NETWORKS):
             rows = one.experiment(scale, seeds).measure(folder, data_root=data_root, command=command(), say=say_dimly)
         written = one.write_page(scale, folder)
         for table in one.tables(rows):
@@ -83,26 +84,33 @@ def _print_list(console: Console) -> None:
 
 
 def _print_plan(console: Console, chosen: list[Reproduction], scale: Scale, seeds: int | None) -> None:
-    """The networks of each reproduction, and the hours that their training takes by measured throughput."""
+    """The networks of each reproduction, and the hours that their training takes by measured throughput.
+
+    Networks of earlier names are not new to later ones.
+    """
     title = f"Scale {scale}: networks to train, and hours on {CORES} CPU cores"
-    table = plain_table(title, "name", "network", "data", "against", "samples", "epochs", "networks", "seeds", "hours")
+    table = plain_table(
+        title, "name", "network", "data", "against", "samples", "epochs", "networks", "seeds", "new", "hours"
+    )
     for column in table.columns[1:4]:
         column.justify = "left"
-    total = 0.0
+    total, planned = 0.0, dict[str, tuple[int, int]]()
     for one in chosen:
         experiment = one.experiment(scale, seeds)
         count = len(experiment.seeds)
         for work in experiment.work():
             # All corruptions of CIFAR-10 are one set here
             against = dict.fromkeys(name.partition(":")[0] if split_severity(name)[1] else name for name in work.ood)
+            new = count_new(work, count, planned)
+            hours = None if work.hours is None else new * work.hours / work.networks
             table.add_row(
                 *(one.name, work.key[1], work.spec.data, ", ".join(against)),
                 *(f"{work.samples:,}", f"{work.epochs:,}", str(work.networks), str(count)),
-                "?" if work.hours is None else f"{count * work.hours:.2f}",
+                *(str(new), "?" if hours is None else f"{hours:.2f}"),
             )
+            total += inf if hours is None else hours
         if not experiment.work():
-            table.add_row(one.name, "none", "", "", "", "", "0", str(count), "0.00")
-        total += count * hours(experiment.work())
+            table.add_row(one.name, "none", "", "", "", "", "0", str(count), "0", "0.00")
     console.print(table)
     words = "more than can be told: ? was not measured" if isinf(total) else f"{total:.2f} hours"
     console.print(f"In all: {words}. Measuring takes a little on top.", markup=False, highlight=False)

@@ -28,7 +28,7 @@ from ddu.experiments.experiment import ROWS, Say, silent
 from ddu.experiments.measure import SCORES, Maker, Recorder, Subject
 from ddu.experiments.reproduction import Work, training_samples
 from ddu.experiments.trained import Members, Sets, TrainedNetwork, limited, load_ood
-from ddu.experiments.training_pool import Job, train_networks
+from ddu.experiments.training_pool import Job, network_job, train_networks
 from ddu.files import FilePath, write_json
 from ddu.messages import check_name
 from ddu.provenance import fingerprint
@@ -38,7 +38,7 @@ from ddu.runs import Run, RunSpec, data_digest, load_run, split_rows
 from ddu.runs.spec import PAPER_SETUPS
 from ddu.training import Recipe
 
-COMPARISON, NETWORKS = "comparison.json", "networks"
+COMPARISON = "comparison.json"
 
 # Inputs that detectors are tried out on
 _TRIAL = 16
@@ -276,8 +276,7 @@ class Comparison:
         stem = f"{contender.network}-seed{seed}"
         names = [stem, *(f"{stem}-member{member}" for member in range(1, contender.members))]
         return [
-            Job(folder / NETWORKS / name, self.spec(contender.network, seed, member))
-            for member, name in enumerate(names)
+            network_job(folder, name, self.spec(contender.network, seed, member)) for member, name in enumerate(names)
         ]
 
     def _subject(self, contender: Contender, seed: int, digest: str) -> Subject:

@@ -20,7 +20,6 @@ Inputs on which all networks agree to six digits have no Dirichlet, and are left
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -35,7 +34,7 @@ from ddu.experiments.experiment import Say, silent
 from ddu.experiments.reproduction import Judgement, Work, mean_value, training_samples
 from ddu.experiments.seeds import Measured, OneFigure, measure_seeds
 from ddu.experiments.trained import limited, load_ood
-from ddu.experiments.training_pool import Job, trained_networks
+from ddu.experiments.training_pool import network_job, trained_networks
 from ddu.extras import require
 from ddu.files import FilePath
 from ddu.report.figures import COLOURS, draw_histograms, dress, legend_above
@@ -47,7 +46,6 @@ from ddu.training import RECIPES, Recipe
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NETWORKS = "networks"
 
 # Inputs with less mutual information are those on which all networks agree
 _AGREED = 1e-6
@@ -98,7 +96,7 @@ class EntropyVariance(OneFigure):
         samples = min(self.limit or len(everything), len(everything))
 
         def measure(seed: int) -> Measured:
-            logits = self._logits(Path(folder) / NETWORKS, sets, seed, data_root, command, say)
+            logits = self._logits(folder, sets, seed, data_root, command, say)
             say(f"Seed {seed}: fit {sum(map(len, sets.values())):,} Dirichlet distributions")
             scatters = {name: scatter(one, seed) for name, one in logits.items()}
             values = [
@@ -164,11 +162,12 @@ class EntropyVariance(OneFigure):
         return figure
 
     def _logits(
-        self, folder: Path, sets: Mapping[str, ArrayDataset], seed: int, data_root: Root, command: str, say: Say
+        self, folder: FilePath, sets: Mapping[str, ArrayDataset], seed: int, data_root: Root, command: str, say: Say
     ) -> dict[str, Tensor]:
         """What all networks say of each set, (network, input, class); networks that are missing are trained."""
         jobs = [
-            Job(folder / f"seed{seed}-network{number}", self._spec(seed, number)) for number in range(self.networks)
+            network_job(folder, f"seed{seed}-network{number}", self._spec(seed, number))
+            for number in range(self.networks)
         ]
         found: dict[str, list[Tensor]] = {name: [] for name in sets}
         for network in trained_networks(jobs, sets, data_root=data_root, command=command, say=say):

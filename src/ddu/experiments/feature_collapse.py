@@ -15,7 +15,6 @@ and spectral norm.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -31,7 +30,7 @@ from ddu.experiments.measure import ask
 from ddu.experiments.reproduction import Judgement, Work, mean_value, training_samples
 from ddu.experiments.seeds import Measured, OneFigure, measure_seeds
 from ddu.experiments.trained import TrainedNetwork, limited, load_ood
-from ddu.experiments.training_pool import Job, trained_networks
+from ddu.experiments.training_pool import network_job, trained_networks
 from ddu.extras import require
 from ddu.files import FilePath
 from ddu.measures import distance_ratios
@@ -43,7 +42,6 @@ from ddu.runs import RunSpec, data_digest
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NETWORKS = "networks"
 SMALL = "small noise"
 LOW, HIGH = "distance_ratio_low", "distance_ratio_high"
 
@@ -86,7 +84,7 @@ class FeatureCollapse(OneFigure):
         options: dict[str, Any] = {"data_root": data_root, "command": command, "say": say}
 
         def measure(seed: int) -> Measured:
-            jobs = [Job(Path(folder, NETWORKS, f"{name}-seed{seed}"), self._spec(name, seed)) for name in self.networks]
+            jobs = [network_job(folder, f"{name}-seed{seed}", self._spec(name, seed)) for name in self.networks]
             values, arrays = list[dict[str, Any]](), dict[str, np.ndarray]()
             for job, network in zip(jobs, trained_networks(jobs, sets, **options), strict=True):
                 say(f"Seed {seed}: measure {job.spec.label}")

@@ -28,7 +28,7 @@ from ddu.experiments.measure import ask
 from ddu.experiments.reproduction import Judgement, Work, mean_value, training_samples
 from ddu.experiments.seeds import Measured, OneFigure, measure_seeds
 from ddu.experiments.trained import TrainedNetwork, limited
-from ddu.experiments.training_pool import Job, trained_networks
+from ddu.experiments.training_pool import Job, network_job, trained_networks
 from ddu.extras import require
 from ddu.files import FilePath
 from ddu.report.figures import dress, line_style
@@ -39,7 +39,6 @@ from ddu.training import Recipe
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NETWORKS = "networks"
 ENTROPY, INFORMATION = "softmax", "ensemble_mi"
 DENSITIES = ("ddu_paper", "density")
 CORRELATION = "correlation_with_ensemble_mi"
@@ -161,7 +160,7 @@ class MoreData(OneFigure):
 
     def _jobs(self, folder: Path, share: float, seed: int) -> list[Job]:
         return [
-            Job(folder / NETWORKS / f"{100 * share:g}-seed{seed}-member{member}", self._spec(share, seed, member))
+            network_job(folder, f"{100 * share:g}-seed{seed}-member{member}", self._spec(share, seed, member))
             for member in range(self.members)
         ]
 

@@ -11,12 +11,11 @@ from ddu.experiments.measure import SCORES, Recorder, Subject
 from ddu.experiments.pretrained import HeadSpec, train_head
 from ddu.experiments.reproduction import Work
 from ddu.experiments.trained import TrainedNetwork, limited, load_ood
+from ddu.experiments.training_pool import NETWORKS
 from ddu.files import FilePath
 from ddu.provenance import fingerprint
 from ddu.results import Row, RowFile, latest
 from ddu.resume import one_at_a_time
-
-HEADS = "networks"
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class PretrainedTable:
         command: str,
         say: Say,
     ) -> None:
-        spec, path = self._spec(backbone, seed), folder / HEADS / f"{backbone}-seed{seed}"
+        spec, path = self._spec(backbone, seed), folder / NETWORKS / f"{backbone}-seed{seed}"
         say(f"Seed {seed}: {spec.label}")
         head = train_head(spec, path, data_root=data_root, command=command)
         run = fingerprint(head.fingerprint, self.inputs)

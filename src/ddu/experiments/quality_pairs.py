@@ -11,10 +11,10 @@ from torch import nn
 from ddu.detectors import BaseDetector, find_method, from_pytorch_ood, list_pytorch_ood
 from ddu.errors import DDUError
 from ddu.experiments.pretrained import HeadSpec
+from ddu.experiments.training_pool import NETWORKS
 from ddu.runs import RunSpec
 from ddu.training import Recipe
 
-NETWORKS = "networks"
 DEFAULT = "ddu"
 """The detector that is judged."""
 

@@ -5,9 +5,8 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
-from math import inf
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
@@ -17,6 +16,7 @@ from ddu.errors import InputError
 from ddu.experiments.experiment import ROWS, Experiment, Say, silent
 from ddu.experiments.pretrained import HeadSpec
 from ddu.files import FilePath, write_bytes
+from ddu.provenance import fingerprint
 from ddu.results import Row, RowFile, Table, latest, tabulate
 from ddu.runs import RunSpec
 from ddu.runs.spec import PAPER_SETUPS
@@ -255,6 +255,15 @@ def mean_value(rows: Sequence[Row], metric: str, **key: Any) -> float:
     return sum(found) / len(found)
 
 
-def hours(works: Sequence[Work]) -> float:
-    """The training time of one seed; infinite where a throughput was not measured."""
-    return sum(inf if work.hours is None else work.hours for work in works)
+def count_new(work: Work, seeds: int, planned: dict[str, tuple[int, int]]) -> int:
+    """How many networks have to be trained for all seeds, where those of earlier work are shared.
+
+    Args:
+        work: The networks of one seed.
+        seeds: How many seeds there are.
+        planned: The networks per seed, and the seeds, of earlier work of each kind; this work is added.
+    """
+    kind = fingerprint(asdict(work.spec))
+    networks, before = planned.get(kind, (0, 0))
+    planned[kind] = max(networks, work.networks), max(before, seeds)
+    return work.networks * seeds - min(networks, work.networks) * min(before, seeds)

@@ -22,13 +22,12 @@ from ddu.experiments.experiment import Say, silent
 from ddu.experiments.reproduction import Work, mean_value, training_samples
 from ddu.experiments.seeds import Measured, measure_seeds
 from ddu.experiments.trained import TrainedNetwork
-from ddu.experiments.training_pool import Job, trained_networks
+from ddu.experiments.training_pool import network_job, trained_networks
 from ddu.files import FilePath
 from ddu.metrics import accuracy, expected_calibration_error
 from ddu.results import Row
 from ddu.runs import RunSpec, data_digest
 
-NETWORKS = "networks"
 SOFTMAX, GAUSSIANS = "softmax", "gaussian_classifier"
 
 
@@ -59,7 +58,7 @@ class SoftmaxOrGaussians:
         options: dict[str, Any] = {"data_root": data_root, "command": command, "say": say}
 
         def measure(seed: int) -> Measured:
-            jobs = [Job(Path(folder, NETWORKS, f"{name}-seed{seed}"), self._spec(name, seed)) for name in self.networks]
+            jobs = [network_job(folder, f"{name}-seed{seed}", self._spec(name, seed)) for name in self.networks]
             values = [
                 {"network": job.spec.label, "detector": classifier, "metric": metric, "value": value}
                 for job, network in zip(jobs, trained_networks(jobs, {}, **options), strict=True)

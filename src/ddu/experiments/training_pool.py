@@ -1,6 +1,9 @@
 """Trains the networks of an experiment: one after the other, several at a time, or on a cluster."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,7 +13,14 @@ from ddu.data.registry import Root
 from ddu.engines import Engine, OneByOne, Processes, current_engine
 from ddu.experiments.experiment import Say
 from ddu.experiments.trained import Sets, TrainedNetwork
+from ddu.files import FilePath
+from ddu.provenance import fingerprint
 from ddu.runs import RunSpec, is_finished, load_run, train_run
+
+NETWORKS = "networks"
+"""The folder of an experiment's networks, in its own."""
+
+_shared: ContextVar[Path | None] = ContextVar("shared networks", default=None)
 
 
 @dataclass(frozen=True)
@@ -22,6 +32,31 @@ class Job:
 
     def __str__(self) -> str:
         return self.folder.name
+
+
+@contextmanager
+def sharing_networks(folder: FilePath) -> Iterator[None]:
+    """Within it experiments keep their networks in one folder, so that the same network is trained once for all."""
+    token = _shared.set(Path(folder))
+    try:
+        yield
+    finally:
+        _shared.reset(token)
+
+
+def network_job(folder: FilePath, name: str, spec: RunSpec) -> Job:
+    """A network of the experiment in a folder.
+
+    Args:
+        folder: That of the experiment.
+        name: Of the network in this experiment; shared networks are named after what they are.
+        spec: How it is trained.
+    """
+    shared = _shared.get()
+    if shared is None:
+        return Job(Path(folder, NETWORKS, name), spec)
+    network = re.sub(r"[^\w.+]+", "-", f"{spec.data} {spec.label} seed{spec.seed}")
+    return Job(shared / f"{network}-{fingerprint(spec.to_json())}", spec)
 
 
 def train_networks(
