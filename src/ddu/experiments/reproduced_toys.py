@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from ddu.detectors import PLAIN, SMOOTH
 from ddu.experiments import entropy_variance, five_ensemble, objective_mismatch, two_moons
 from ddu.experiments.compare import NetworkSetup
 from ddu.experiments.entropy_variance import EntropyVariance
@@ -29,8 +30,8 @@ def _mismatch(
 ) -> Together:
     """The toy example, and networks without and with spectral norm."""
     networks = {
-        "plain": NetworkSetup(model, recipe, {**(options or {}), **_PLAIN}),
-        "smooth": NetworkSetup(model, recipe, options or {}),
+        "plain": NetworkSetup(model, recipe, {**(options or {}), **PLAIN.options}),
+        "smooth": NetworkSetup(model, recipe, {**(options or {}), **SMOOTH.options}),
     }
     return Together({"": toy, "cifar10": SoftmaxOrGaussians(data, networks, limit)}, seeds)
 
