@@ -27,7 +27,7 @@ test: $(READY)  ## Run the tests, in random order, on two cores
 	$(PYTEST) --dist loadfile -m "not slow"
 
 test-slow: $(READY)  ## Run the slow tier: killed processes, second ranks, whole trainings
-	$(PYTEST) --dist loadfile --durations 20 -m slow
+	$(PYTEST) --dist loadfile --durations 20 -m slow $$(grep -rl --include='test_*.py' 'mark\.slow' tests)
 
 test-oldest: install-oldest  ## Run the core's tests with the oldest versions that pyproject.toml allows
 	$(OLDEST)/bin/pytest -q -n 2 --dist loadfile -m 'not slow' -W ignore::DeprecationWarning $(CORE_TESTS)

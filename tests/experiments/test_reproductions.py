@@ -25,15 +25,22 @@ def hours_per_seed(one):
     return sum(times)
 
 
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory):
+    """The folder that all names of this file share their networks in."""
+    return tmp_path_factory.mktemp("networks")
+
+
 # Networks that hardly learn anything from a few samples
 @pytest.mark.filterwarnings("ignore::ddu.errors.DDUWarning")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in REPRODUCTIONS]
 )
-def test_it_runs_at_the_smallest_scale_and_is_not_run_again(name, tmp_path):
+def test_it_runs_at_the_smallest_scale_and_is_not_run_again(name, networks, tmp_path):
     one, said = REPRODUCTIONS[name], []
     folder = tmp_path / name
-    rows = one.experiment("smoke").measure(folder, command="ddu reproduce", say=said.append)
+    with sharing_networks(networks):
+        rows = one.experiment("smoke").measure(folder, command="ddu reproduce", say=said.append)
     assert all(row.status == "ok" for row in rows)
     assert {row.key for row in rows} == {row.key for row in read_rows(folder)}
     assert said
@@ -42,9 +49,10 @@ def test_it_runs_at_the_smallest_scale_and_is_not_run_again(name, tmp_path):
     assert text.startswith(f"# {name}: {one.shows}\n\n**The paper's claim:** {one.claim}\n\n**At the scale `smoke` it ")
     assert all(file.is_file() for file in files)
     assert all(f"]({file.relative_to(folder)})" in text for file in files if file.suffix == ".png")
-    trained = sorted(folder.rglob("metrics.json"))
+    trained = sorted(path for parent in (folder, networks) for path in parent.rglob("metrics.json"))
     written = [path.stat().st_mtime_ns for path in trained]
-    assert one.experiment("smoke").measure(folder) == rows
+    with sharing_networks(networks):
+        assert one.experiment("smoke").measure(folder) == rows
     assert [path.stat().st_mtime_ns for path in trained] == written
 
 
