@@ -24,8 +24,8 @@ from ddu.errors import InputError
 from ddu.experiments.active_protocols import Protocol, Sets, Source, draw_sets, read_source
 from ddu.experiments.experiment import ROWS, Say, silent
 from ddu.experiments.reproduction import Work, training_samples
-from ddu.extras import require
 from ddu.files import FilePath, write_bytes
+from ddu.messages import require
 from ddu.metrics import MeanAndStandardError, mean_and_standard_error
 from ddu.models import create_model
 from ddu.provenance import fingerprint

@@ -24,10 +24,9 @@ from ddu import data, provenance
 from ddu.data import ArrayDataset, DataInfo
 from ddu.data.preprocessing import IMAGENET_SCALE, Scale
 from ddu.errors import ArtifactError, MissingExtraError
-from ddu.extras import require
 from ddu.features import FeatureTap, extract
 from ddu.files import write_bytes, write_json
-from ddu.messages import check_name
+from ddu.messages import check_name, require
 from ddu.provenance import fingerprint
 from ddu.resume import one_at_a_time, read_settings, refuse_changes
 from ddu.runs import RunData, data_digest

@@ -10,7 +10,7 @@ from ddu.data.registry import register
 from ddu.data.sources.cifar import SCALE
 from ddu.data.sources.mnist import DIGITS
 from ddu.errors import DataError
-from ddu.extras import require
+from ddu.messages import require
 
 SVHN = DataInfo("svhn", (3, 32, 32), DIGITS, **SCALE)
 
