@@ -244,9 +244,6 @@ class Curve:
 
     def _facts(self, learner: ActiveLearner) -> dict[str, Any]:
         """The columns that all rows of the curve share."""
-        settings = dict(learner.settings)
-        if learner.trains_together:  # the same members but for rounding, which grows from round to round
-            settings["trains_together"] = True
         return {
             "detector": self.acquisition,
             "network": network_label(*self.network),
@@ -254,7 +251,7 @@ class Curve:
             "data": self.protocol.data,
             "seed": self.seed,
             "reductions": self.reductions,
-            "run": fingerprint(settings),
+            "run": fingerprint(learner.network_settings),
         }
 
     def _read(self, file: RowFile, facts: Mapping[str, Any]) -> dict[int, dict[str, Row]]:
