@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ddu.errors import MissingExtraError
-from ddu.extras import require
+from ddu.messages import require
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

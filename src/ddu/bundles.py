@@ -26,8 +26,8 @@ from ddu.detectors import BaseDetector, load
 from ddu.detectors.saved import KEPT
 from ddu.errors import ArtifactError, InputError, MissingExtraError, NotSupportedError
 from ddu.export import BUNDLE, DETECTOR, FORMAT_VERSION, GRAPH, WEIGHTS, file_digest, open_session
-from ddu.extras import require
 from ddu.files import FilePath
+from ddu.messages import require
 from ddu.sources import Source
 from ddu.types import Prediction, Verdict
 

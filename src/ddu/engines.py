@@ -27,7 +27,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from ddu.errors import DDUError, InputError, TrainingError
-from ddu.extras import require
+from ddu.messages import require
 from ddu.progress import track
 
 J = TypeVar("J")

@@ -1,14 +1,13 @@
-"""Checks of names and entries, the words for values in error messages, and whom a warning names."""
+"""Checks of names, entries and optional packages, the words for values in error messages, and whom a warning names."""
 
+import importlib
 import sys
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from types import ModuleType
 
-import numpy as np
-from torch import Tensor
-
-from ddu.errors import InputError
+from ddu.errors import InputError, MissingExtraError
 
 _PACKAGE = str(Path(__file__).parent)
 
@@ -46,12 +45,34 @@ def check_entries(what: str, found: object, names: Iterable[str]) -> None:
             raise InputError(f"There must be an entry {name!r} in {what}. Got {there} instead.")
 
 
+def require(module: str, *, extra: str, purpose: str) -> ModuleType:
+    """Imports an optional module, or says which extra brings it.
+
+    >>> require("json", extra="cli", purpose="the command line").__name__
+    'json'
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise missing_extra(extra, purpose) from error
+
+
+def missing_extra(extra: str, purpose: str) -> MissingExtraError:
+    """The error that says how to install an extra, from an index or from a clone."""
+    return MissingExtraError(
+        f"{purpose} needs the '{extra}' extra: pip install 'ddu[{extra}]', or in a clone: pip install '.[{extra}]'."
+    )
+
+
 def shown(value: object) -> str:
     """What a value is, for a message.
 
-    >>> shown([np.zeros((2, 3)), None])
-    'list of [ndarray, NoneType]'
+    >>> shown([[1.0], None])
+    'list of [list, NoneType]'
     """
+    import numpy as np  # `ddu --help` does without
+    from torch import Tensor
+
     name = type(value).__name__
     if isinstance(value, Tensor | np.ndarray):
         return f"{name} of shape {tuple(value.shape)}"

@@ -18,9 +18,8 @@ from torch import nn
 
 from ddu.data import Preprocessing
 from ddu.errors import ArtifactError, InputError
-from ddu.extras import require
 from ddu.files import FilePath
-from ddu.messages import check_name
+from ddu.messages import check_name, require
 
 LIBRARIES = ("timm", "torchvision")
 """Networks of these are named `LIBRARY:NAME`."""

@@ -7,7 +7,7 @@ import torch
 
 from ddu.density import GaussianDensity
 from ddu.errors import InputError, LabelError
-from ddu.extras import missing_extra
+from ddu.messages import missing_extra
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin

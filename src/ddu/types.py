@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ddu.conformal import benjamini_hochberg, check_share
 from ddu.errors import CalibrationWarning, InputError, NotFittedError
-from ddu.extras import require
+from ddu.messages import require
 
 if TYPE_CHECKING:
     import pandas

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import ddu
+from ddu.cli import note_on_arguments
 from ddu.cli._app import COMMANDS
-from ddu.cli._arguments import note_on_arguments
 from ddu.errors import InputError, LabelWarning
 
 RUN = "import sys; sys.argv[0] = 'ddu'; from ddu.cli import main; main()"

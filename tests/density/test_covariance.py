@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from ddu.density import GaussianDensity
-from ddu.density.covariance import memory_needed, principal_directions, sketch_size
+from ddu.density.covariance import principal_directions, sketch_size
+from ddu.density.memory import memory_needed
 from ddu.density.moments import FullScatter, SketchedScatter
 
 Blobs = Callable[..., tuple[Tensor, Tensor]]

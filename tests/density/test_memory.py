@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from ddu.density import GaussianDensity, memory
-from ddu.density.covariance import memory_needed
-from ddu.density.memory import available_memory
+from ddu.density.memory import available_memory, memory_needed
 from ddu.errors import CovarianceWarning, FewSamplesWarning, OutOfMemoryError
 
 Blobs = Callable[..., tuple[Tensor, Tensor]]
@@ -23,7 +22,7 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def room(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
     """Sets the bytes that are available."""
-    return lambda size: monkeypatch.setattr("ddu.density.gaussian.available_memory", lambda device: size)
+    return lambda size: monkeypatch.setattr("ddu.density.memory.available_memory", lambda device: size)
 
 
 # What there is

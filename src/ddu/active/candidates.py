@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ddu.data import Batch, collated
+from ddu.data.dataset import read_samples
 from ddu.detectors import DDU, BaseDetector
 from ddu.errors import InputError
 from ddu.features import FeatureBatch
@@ -158,10 +159,7 @@ class Candidates:
 
 def read_batch(samples: Any, indices: Sequence[int] | np.ndarray) -> Any:
     """What a data set has at some indices, as one batch."""
-    rows = np.asarray(indices).tolist()
-    if hasattr(samples, "__getitems__"):
-        return collated(samples.__getitems__(rows))
-    return collated([samples[row] for row in rows])
+    return collated(read_samples(samples, np.asarray(indices).tolist()))
 
 
 def read_inputs(pool: Any, indices: Sequence[int] | np.ndarray) -> Tensor:

@@ -54,14 +54,7 @@ class Trainer(Protocol):
 
 @dataclass(frozen=True)
 class RecipeTrainer(Trainer):
-    """Training by a recipe of `ddu.training`; `by_recipe` makes one.
-
-    Attributes:
-        recipe: The recipe.
-        objective: Makes the objective; None takes that of the network's head.
-        together: Whether the members of an ensemble are trained together; None where it pays.
-        progress: As in `ddu.training.fit`.
-    """
+    """Training by a recipe of `ddu.training`; `by_recipe` makes one, and explains the attributes."""
 
     recipe: Recipe
     objective: Callable[[], Objective] | None = None
@@ -70,7 +63,7 @@ class RecipeTrainer(Trainer):
 
     def __call__(self, model: nn.Module, train: Dataset[Any], validation: Dataset[Any] | None, *, seed: int) -> object:
         """Trains a network."""
-        objective = None if self.objective is None else self.objective()
+        objective = self.objective and self.objective()
         return fit(model, train, validation, recipe=self.recipe, seed=seed, objective=objective, progress=self.progress)
 
     def trains_together(self, models: Sequence[nn.Module]) -> bool:
@@ -78,17 +71,11 @@ class RecipeTrainer(Trainer):
         return self.objective is None and train_together(models, self.recipe, together=self.together)
 
     def train_members(
-        self,
-        models: Sequence[nn.Module],
-        train: Dataset[Any],
-        validation: Dataset[Any] | None,
-        *,
-        seeds: Sequence[int],
+        self, models: Sequence[nn.Module], train: Dataset[Any], validation: Dataset[Any] | None, *, seeds: Sequence[int]
     ) -> list[nn.Module]:
         """Trains members together."""
-        return fit_members(
-            models, train, validation, seeds=seeds, recipe=self.recipe, together=True, progress=self.progress
-        )
+        options: dict[str, Any] = {"recipe": self.recipe, "progress": self.progress}
+        return fit_members(models, train, validation, seeds=seeds, together=True, **options)
 
 
 def by_recipe(
@@ -292,6 +279,12 @@ class ActiveLearner:
             return self.trainer.trains_together([self.model_factory() for _ in range(self.members)])
 
     @property
+    def network_settings(self) -> dict[str, Any]:
+        """What decides the networks: `settings`, and whether members are trained together."""
+        # They are then the same members but for rounding, which grows from round to round
+        return {**self.settings, "trains_together": True} if self.trains_together else dict(self.settings)
+
+    @property
     def detector(self) -> AnyDetector:
         """The detector around this round's networks; they are trained when it is first asked for."""
         self._train()
@@ -332,9 +325,13 @@ class ActiveLearner:
             indices: Which samples of the pool, (sample,).
             labels: Their classes, (sample,).
         """
-        taught = _Taught(*(_array(values) for values in (indices, labels)))
-        _check_taught(taught, self)
-        self._rounds.append(_Taught(taught.indices.astype(np.int64), taught.labels.astype(np.int64)))
+        taught = _checked(self, indices, labels)
+        known = np.concatenate([taught.indices, *(earlier.indices for earlier in self._rounds)])
+        values, counts = np.unique(known, return_counts=True)
+        if counts.max() > 1:
+            twice = values[counts.argmax()]
+            raise LabelError(f"Index {twice} would be taught twice: it has a label already, which `correct` changes.")
+        self._rounds.append(taught)
 
     def correct(self, indices: Integers, labels: Integers) -> None:
         """Replaces labels that were taught by mistake; networks are trained again with the right ones.
@@ -343,9 +340,8 @@ class ActiveLearner:
             indices: Which samples of the pool, (sample,).
             labels: Their right classes, (sample,).
         """
-        right = _Taught(*(_array(values) for values in (indices, labels)))
-        _check_form(right, self)
-        missing = np.setdiff1d(right.indices, np.setdiff1d(np.arange(len(self.pool)), self.unlabelled()))
+        right = _checked(self, indices, labels)
+        missing = np.intersect1d(right.indices, self.unlabelled())
         if len(missing):
             raise LabelError(f"Index {missing[0]} has no label to correct: teach it.")
         for taught in self._rounds:
@@ -512,10 +508,8 @@ class ActiveLearner:
             "retrain_every": self.retrain_every,
             "candidates": self.candidates,
             "seed": self.seed,
-            **self.settings,
+            **self.network_settings,
         }
-        if self.trains_together:  # the same members but for rounding, which grows from round to round
-            settings["trains_together"] = True
         return json.loads(json.dumps(settings))
 
 
@@ -536,10 +530,6 @@ def _described(pool: Any) -> str:
     return f"{size} ({hashlib.sha256(some.tobytes()).hexdigest()[:12]})"
 
 
-def _array(values: Any) -> np.ndarray:
-    return values.cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
-
-
 def _check_parameters(learner: ActiveLearner) -> None:
     for name in ("members", "per_round", "retrain_every", "candidates", "batch_size", "seed"):
         value, least = getattr(learner, name), 0 if name == "seed" else 1
@@ -558,18 +548,9 @@ def _integer(value: Any, least: int, what: str) -> int:
     return number
 
 
-def _check_taught(taught: _Taught, learner: ActiveLearner) -> None:
-    _check_form(taught, learner)
-    known = np.concatenate([taught.indices, *(earlier.indices for earlier in learner._rounds)])
-    values, counts = np.unique(known, return_counts=True)
-    if counts.max() > 1:
-        raise LabelError(
-            f"Index {values[counts.argmax()]} would be taught twice: it has a label already, which `correct` changes."
-        )
-
-
-def _check_form(taught: _Taught, learner: ActiveLearner) -> None:
-    indices, labels = taught.indices, taught.labels
+def _checked(learner: ActiveLearner, *given: Integers) -> _Taught:
+    """Indices of the pool and their classes, as arrays."""
+    indices, labels = (one.cpu().numpy() if isinstance(one, torch.Tensor) else np.asarray(one) for one in given)
     if indices.ndim != 1 or labels.shape != indices.shape or not len(indices):
         raise LabelError(
             f"teach takes one label for each index, at least one. Got indices of shape {indices.shape} and labels of "
@@ -582,3 +563,4 @@ def _check_form(taught: _Taught, learner: ActiveLearner) -> None:
         raise LabelError(f"There is no index {indices.max()} in a pool of {len(learner.pool)} samples.")
     if labels.max() >= learner.num_classes:
         raise LabelError(f"There is no class {labels.max()}: the network has {learner.num_classes}, from 0.")
+    return _Taught(indices.astype(np.int64), labels.astype(np.int64))

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from ddu._version import __version__
+from ddu.messages import check_name
 
 if TYPE_CHECKING:
     from ddu import engines
@@ -68,7 +69,6 @@ WorkerGpus = Annotated[
 def make_engine(name: str, cpus: float, gpus: float) -> "engines.Engine":
     """The engine that the options ask for."""
     from ddu import engines
-    from ddu.messages import check_name
 
     check_name(name, ["local", "ray"], "There is no engine {name!r}")
     return engines.RayTasks(cpus, gpus) if name == "ray" else engines.OneByOne()

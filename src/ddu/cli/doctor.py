@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from torch import Tensor
 
+from ddu.cli import note_on_arguments
 from ddu.cli._app import FOUND, DataRoot, DetectorFolder, SourceName
-from ddu.cli._arguments import note_on_arguments
 from ddu.cli._layout import plain_table, say_dimly
 from ddu.data import ArrayDataset
 from ddu.diagnostics import SEVERITIES, Diagnosis, diagnose

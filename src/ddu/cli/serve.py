@@ -9,7 +9,7 @@ from rich.console import Console
 
 from ddu.cli._app import DetectorFolder
 from ddu.errors import InputError
-from ddu.extras import require
+from ddu.messages import require
 
 
 def serve(

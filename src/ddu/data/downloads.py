@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddu.errors import DataError
-from ddu.extras import require
+from ddu.messages import require
 from ddu.progress import track
 
 _CHUNK = 2**24  # bytes read at a time

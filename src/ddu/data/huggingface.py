@@ -10,7 +10,7 @@ from ddu.data.dataset import ArrayDataset, DataInfo, Rows
 from ddu.data.preprocessing import default_scale
 from ddu.data.sources.folder import common_shape
 from ddu.errors import InputError, LabelError
-from ddu.extras import require
+from ddu.messages import require
 
 
 class HuggingFaceDataset(ArrayDataset):

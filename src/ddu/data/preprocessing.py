@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from ddu.errors import DataError, InputError
-from ddu.extras import require
 from ddu.files import FilePath
+from ddu.messages import require
 
 if TYPE_CHECKING:
     from PIL import Image

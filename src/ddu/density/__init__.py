@@ -6,7 +6,7 @@ from ddu.density._checks import check_device as check_device
 from ddu.density._checks import check_features as check_features
 from ddu.density._checks import check_labels as check_labels
 from ddu.density._checks import check_state as check_state
-from ddu.density.gaussian import DensityGraph as DensityGraph
+from ddu.density.factors import DensityGraph as DensityGraph
 from ddu.density.gaussian import GaussianDensity as GaussianDensity
 from ddu.density.moments import ClassMoments as ClassMoments
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ddu.density.moments import ClassMoments
 from ddu.errors import FeatureError, InputError, LabelError
 from ddu.messages import check_entries
 
@@ -102,6 +103,23 @@ def check_counts(counts: Tensor) -> None:
         )
 
 
+def check_removable(moments: ClassMoments, label: int, rows: Tensor) -> None:
+    """Samples of a class can be among those that its moments have seen."""
+    seen = int(moments.count[label])
+    if len(rows) > seen:
+        raise LabelError(
+            f"Cannot forget {len(rows)} samples of class {label}: only {seen} have been seen. "
+            "Give downdate the samples that were given to fit or update."
+        )
+    spread = (rows - moments.mean[label]).square().sum()
+    if spread > moments.squares[label].sum() * (1 + 1e-6):
+        raise FeatureError(
+            f"These {len(rows)} samples of class {label} spread further ({float(spread):.4g}) than all {seen} that "
+            f"have been seen ({float(moments.squares[label].sum()):.4g}), so they were not among them. Give downdate "
+            "the samples that were given to fit or update."
+        )
+
+
 def check_device(device: object) -> None:
     """Refuses a dtype, which `nn.Module.to` takes and what was learned here does not."""
     if not isinstance(device, torch.device | str | None):
@@ -109,6 +127,17 @@ def check_device(device: object) -> None:
             f"to() takes a device, such as 'cuda' or torch.device('cpu'). Got {device!r} instead. Learned tensors keep "
             "their precision; features are scored in their own."
         )
+
+
+def check_mean(name: str, tensors: Mapping[str, Tensor], num_classes: int | None) -> tuple[int, int]:
+    """The numbers of classes and features, from the shape of the learned means among others."""
+    shape = tuple(tensors[name].shape) if name in tensors else ()
+    if len(shape) != 2 or 0 in shape or num_classes not in (None, shape[0]):
+        raise InputError(
+            f"The learned tensor {name!r} must have the shape ({num_classes or 'classes'}, features). "
+            f"Got {shape} instead."
+        )
+    return shape
 
 
 def check_state(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> None:

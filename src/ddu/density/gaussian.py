@@ -17,37 +17,30 @@ from ddu.density._checks import (
     check_device,
     check_features,
     check_labels,
+    check_mean,
+    check_removable,
     check_state,
 )
 from ddu.density.covariance import (
     COVARIANCES,
-    FEWEST_PER_FEATURE,
+    Blend,
     Covariance,
+    Shrinkage,
+    blend,
     dense_covariances,
     make_scorer,
-    memory_needed,
     own_precision,
     scatter_form,
-    scorer_shapes,
-    scorer_type,
     summarise,
 )
-from ddu.density.memory import available_memory
+from ddu.density.factors import DensityGraph, Factors, fit_affine_map, restored_factors, unit_length
+from ddu.density.memory import affordable_covariance
 from ddu.density.moments import ClassMoments, SketchedScatter, split_by_class
 from ddu.density.scorers import Scorer
-from ddu.density.shrinkage import Blend, Shrinkage, blend
-from ddu.density.transforms import AffineMap, fit_affine_map, unit_length
-from ddu.errors import (
-    CovarianceWarning,
-    FeatureError,
-    FewSamplesWarning,
-    InputError,
-    LabelError,
-    NotFittedError,
-    NotSupportedError,
-    OutOfMemoryError,
-)
-from ddu.messages import check_entries
+from ddu.errors import FeatureError, FewSamplesWarning, InputError, LabelError, NotFittedError, NotSupportedError
+from ddu.messages import check_entries, frames_to_the_caller
+
+Scoring = Callable[[Scorer, Tensor], Tensor]
 
 # Rows handled at a time, so that temporary memory does not grow with the number of samples
 _CHUNK = 8192
@@ -131,7 +124,7 @@ class GaussianDensity:
         self._moments: ClassMoments | None = None
         self._covariance: Covariance | None = None
         self._count: Tensor | None = None  # of a density that was restored without moments
-        self._cache: dict[tuple[torch.device, torch.dtype], _Factors] = {}
+        self._cache: dict[tuple[torch.device, torch.dtype], Factors] = {}
 
     def __repr__(self) -> str:
         return f"GaussianDensity({', '.join(f'{name}={value!r}' for name, value in self.get_params().items())})"
@@ -154,12 +147,8 @@ class GaussianDensity:
         if not fresh.is_fitted:
             raise FeatureError("There are 0 samples to fit to: every class needs at least 2.")
         fresh.prepare()
-        self._moments, self._covariance, self._count, self._cache = (
-            fresh._moments,
-            fresh._covariance,
-            None,
-            fresh._cache,
-        )
+        self._moments, self._covariance = fresh._moments, fresh._covariance
+        self._count, self._cache = None, fresh._cache
         return self
 
     def update(self, z: Array, y: Array, *, expected_samples: int | None = None) -> "GaussianDensity":
@@ -181,7 +170,7 @@ class GaussianDensity:
         labels = check_labels(y, samples=len(features), num_classes=moments.num_classes).to(moments.device)
         features = self._unit_length(features.to(moments.device, torch.float64))
         for label, rows in split_by_class(features, labels):
-            _check_removable(moments, label, rows)
+            check_removable(moments, label, rows)
         for rows, targets in zip(features.split(_CHUNK), labels.split(_CHUNK), strict=True):
             moments.remove(rows, targets)
         seen = moments.count.nonzero()
@@ -261,25 +250,25 @@ class GaussianDensity:
 
     def log_density(self, z: ArrayT) -> ArrayT:
         """log q(z) = log Σ_c π_c N(z; μ_c, Σ_c), (sample,)."""
-        return self._score(z, _Factors.log_density)
+        return self._score(z, lambda scorer, x: scorer.log_density(x))
 
     def class_log_density(self, z: ArrayT) -> ArrayT:
         """log N(z; μ_c, Σ_c), (sample, class)."""
-        return self._score(z, _Factors.class_log_density)
+        return self._score(z, lambda scorer, x: scorer.class_log_density(x))
 
     def posterior(self, z: ArrayT) -> ArrayT:
         """p(c | z) ∝ π_c N(z; μ_c, Σ_c), (sample, class)."""
-        return self._score(z, _Factors.posterior)
+        return self._score(z, lambda scorer, x: (scorer.class_log_density(x) + scorer.log_prior).softmax(1))
 
     def background_log_density(self, z: ArrayT) -> ArrayT:
         """log q₀(z) of the single Gaussian with the mean and the covariance of q, (sample,)."""
         self._need_background()
-        return self._score(z, _Factors.background_log_density)
+        return self._score(z, lambda scorer, x: scorer.background_log_density(x))
 
     def relative_log_density(self, z: ArrayT) -> ArrayT:
         """log q(z) - log q₀(z), (sample,): low where no class explains z better than one Gaussian of all data."""
         self._need_background()
-        return self._score(z, _Factors.relative_log_density)
+        return self._score(z, lambda scorer, x: scorer.relative_log_density(x))
 
     def mahalanobis(self, z: Tensor) -> Tensor:
         """Squared distances (z - μ_c)ᵀ Σ_c⁻¹ (z - μ_c), (sample, class); unlike log-densities differentiable in z."""
@@ -396,7 +385,7 @@ class GaussianDensity:
         if not factors:
             density._restore_moments(tensors)
             return density.prepare()
-        covariance, scoring = _restored_factors(density, factors)
+        covariance, scoring = restored_factors(density, factors)
         num_classes = len(scoring.scorer.log_prior)
         if "mean" not in tensors:
             check_state(tensors, {"count": torch.empty(num_classes, dtype=torch.int64, device="meta")})
@@ -411,19 +400,15 @@ class GaussianDensity:
         density._cache = {(density.counts_.device, torch.float32): scoring}
         return density
 
-    def graph(self) -> "DensityGraph":
+    def graph(self) -> DensityGraph:
         """What it scores single precision with, as a module that can be exported; a copy, on the CPU."""
-        return DensityGraph(self)
+        factors = copy.deepcopy(self._factors(torch.float32)).cpu()
+        return DensityGraph(factors, normalize=self.normalize, relative=self.background)
 
     # Plumbing
 
     def _restore_moments(self, tensors: dict[str, Tensor]) -> None:
-        shape = tuple(tensors["mean"].shape) if "mean" in tensors else ()
-        if len(shape) != 2 or 0 in shape or self.num_classes not in (None, shape[0]):
-            raise InputError(
-                f"The learned tensor 'mean' must have the shape ({self.num_classes or 'classes'}, features). "
-                f"Got {shape} instead."
-            )
+        shape = check_mean("mean", tensors, self.num_classes)
         covariance = self.covariance
         if covariance == "auto":
             # One matrix per class, or one for all
@@ -476,7 +461,7 @@ class GaussianDensity:
             device = known.device if known else _with_double(device)
             decided = decided or self._covariance
             # Before anything is allocated
-            covariance = _affordable_covariance(self, num_classes, dim, device, expected_samples, decided)
+            covariance = affordable_covariance(self, num_classes, dim, device, expected_samples, decided)
             if known is None:
                 self._moments = self._empty_moments(covariance, num_classes, dim, device)
             else:
@@ -498,27 +483,28 @@ class GaussianDensity:
                 "This GaussianDensity has no background density. Make it with GaussianDensity(background=True)."
             )
 
-    def _score(self, z: ArrayT, method: "Callable[[_Factors, Tensor], Tensor]") -> ArrayT:
+    def _score(self, z: ArrayT, score: Scoring) -> ArrayT:
         features = check_features(z, dim=self.num_features_)
-        factors = self._factors(features.dtype, features.device)
-        # Autocast would round the products to half precision
-        with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
-            scores = torch.cat([method(factors, self._unit_length(rows)) for rows in features.split(_CHUNK)])
-        if features.dtype == torch.float32 and not torch.isfinite(scores).all():
-            exact = self._score(features.to(self.counts_.device, torch.float64), method)
-            scores = _clamped(torch.as_tensor(exact), scores)
+        with torch.no_grad():
+            scores = self._apply(score, features)
         return cast(ArrayT, scores if isinstance(z, Tensor) else scores.numpy())
 
-    def _distances(self, z: Tensor, distances: Callable[[Scorer, Tensor], Tensor]) -> Tensor:
-        checked = check_features(z, dim=self.num_features_)
-        factors = self._factors(checked.dtype, checked.device)
-        with torch.autocast(checked.device.type, enabled=False):
-            found = distances(factors.scorer, factors.transform(self._unit_length(z.to(checked.dtype))))
-        if checked.dtype == torch.float32 and not torch.isfinite(found).all():
-            found = _clamped(self._distances(z.to(self.counts_.device, torch.float64), distances), found)
-        return found
+    def _distances(self, z: Tensor, score: Scoring) -> Tensor:
+        return self._apply(score, z.to(check_features(z, dim=self.num_features_).dtype))
 
-    def _factors(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> "_Factors":
+    def _apply(self, score: Scoring, z: Tensor) -> Tensor:
+        """Scores in the precision of the features; what overflows single precision, in double."""
+        factors = self._factors(z.dtype, z.device)
+        # Autocast would round the products to half precision
+        with torch.autocast(z.device.type, enabled=False):
+            rows = (factors.transform(self._unit_length(rows)) for rows in z.split(_CHUNK))
+            scores = torch.cat([score(factors.scorer, x) for x in rows])
+        if z.dtype != torch.float32 or torch.isfinite(scores).all():
+            return scores
+        exact, limit = self._apply(score, z.to(self.counts_.device, torch.float64)), torch.finfo(torch.float32).max
+        return exact.clamp(-limit, limit).to(scores)
+
+    def _factors(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Factors:
         """The factors for scoring, computed from the moments once and cast on first use; or restored, and cast."""
         own = own_precision(self.covariance_)
         dtype = dtype or own
@@ -532,129 +518,10 @@ class GaussianDensity:
                 # Single precision follows from double, unless that is costly and each is computed on its own
                 computed = max(dtype, own, key=lambda precision: precision.itemsize)
                 home = (self.moments_.device, computed)
-                source = self._cache[home] = self._cache.get(home) or _Factors.of(self, computed)
+                source = self._cache[home] = self._cache.get(home) or _factorised(self, computed)
             if wanted not in self._cache:
                 self._cache[wanted] = copy.deepcopy(source).to(*wanted)
         return self._cache[wanted]
-
-
-class _Factors(nn.Module):
-    """Everything that scoring needs, in the precision and on the device it scores in."""
-
-    def __init__(self, transform: nn.Module, scorer: Scorer):
-        super().__init__()
-        self.transform, self.scorer = transform, scorer
-
-    @property
-    def width(self) -> int:
-        """How many features it takes."""
-        first = self.transform.centre if isinstance(self.transform, AffineMap) else self.scorer.get_buffer("mean")
-        return first.shape[-1]
-
-    @classmethod
-    def of(cls, density: GaussianDensity, dtype: torch.dtype) -> "_Factors":
-        """Factorises the covariances of a density, for scoring in a precision."""
-        transform, moments = _transformed(density)
-        _warn_of_few_samples(density, moments)
-        coefficients = _blend(density, moments)
-        scorer = make_scorer(
-            density.covariance_,
-            moments,
-            coefficients,
-            density.log_prior_,
-            density.rank,
-            background=density.background,
-            dtype=dtype,
-        )
-        return cls(transform.to(dtype), scorer)
-
-    def log_density(self, z: Tensor) -> Tensor:
-        return self.scorer.log_density(self.transform(z))
-
-    def class_log_density(self, z: Tensor) -> Tensor:
-        return self.scorer.class_log_density(self.transform(z))
-
-    def posterior(self, z: Tensor) -> Tensor:
-        return torch.softmax(self.class_log_density(z) + self.scorer.log_prior, dim=1)
-
-    def background_log_density(self, z: Tensor) -> Tensor:
-        return self.scorer.background_log_density(self.transform(z))
-
-    def relative_log_density(self, z: Tensor) -> Tensor:
-        return self.scorer.relative_log_density(self.transform(z))
-
-
-class DensityGraph(nn.Module):
-    """Scores features as a `GaussianDensity` does in single precision, in steps that do not depend on the data.
-
-    Those scores are exact to the last few digits; what overflows single precision is its largest number.
-    """
-
-    def __init__(self, density: GaussianDensity):
-        super().__init__()
-        self.normalize, self.relative = density.normalize, density.background
-        self.factors = copy.deepcopy(density._factors(torch.float32)).cpu()
-
-    def forward(self, z: Tensor) -> Tensor:
-        """log q(z), or with a background log q(z) - log q₀(z), (sample,)."""
-        limit = torch.finfo(torch.float32).max
-        return self.factors.scorer(self._mapped(z), relative=self.relative).clamp(-limit, limit).float()
-
-    def mahalanobis(self, z: Tensor) -> Tensor:
-        """Squared distances to the classes, less that to a background, (sample, class), in double precision."""
-        scorer, z = self.factors.scorer, self._mapped(z)
-        return scorer.graph_relative_mahalanobis(z) if self.relative else scorer.graph_mahalanobis(z)
-
-    def _mapped(self, z: Tensor) -> Tensor:
-        return self.factors.transform(unit_length(z) if self.normalize else z)
-
-
-def _restored_factors(density: GaussianDensity, tensors: dict[str, Tensor]) -> tuple[Covariance, "_Factors"]:
-    """The covariance and the factors that `state_tensors` gave, checked."""
-    covariance = density.covariance
-    if covariance == "auto":
-        covariance = "full" if "scorer.basis" in tensors else "shared"
-    mean = tuple(tensors["scorer.mean"].shape) if "scorer.mean" in tensors else ()
-    if len(mean) != 2 or 0 in mean or density.num_classes not in (None, mean[0]):
-        raise InputError(
-            f"The learned tensor 'scorer.mean' must have the shape ({density.num_classes or 'classes'}, features). "
-            f"Got {mean} instead."
-        )
-    shapes = {
-        f"scorer.{name}": shape
-        for name, shape in scorer_shapes(covariance, *mean, density.rank, background=density.background).items()
-    }
-    mapped = density.standardize or density.pca is not None
-    if mapped:
-        centre = tensors.get("transform.centre", tensors["scorer.mean"][0])
-        wide = (mean[1],) if density.pca is None or centre.ndim != 1 else tuple(centre.shape)
-        shapes |= {"transform.centre": wide, "transform.scale": wide}
-        shapes |= {} if density.pca is None else {"transform.basis": (mean[1], *wide)}
-    check_state(tensors, {name: torch.empty(shape, device="meta") for name, shape in shapes.items()})
-    for name, value in tensors.items():
-        if name.endswith(("scale", "inverse_std", "inverse_rest")) and not (value > 0).all():
-            raise InputError(f"The learned tensor {name!r} must be above 0. Got {float(value.min()):.4g} instead.")
-        if name.endswith("log_prior") and not abs(float(value.logsumexp(0))) < 1e-3:
-            raise InputError(f"The learned tensor {name!r} must be the logarithm of shares that add up to 1.")
-        triangular = covariance == "full" and name.endswith("whitening")
-        if triangular and (value.triu(1).any() or not (value.diagonal(dim1=1, dim2=2) > 0).all()):
-            raise InputError(f"The learned tensor {name!r} must be lower triangular, with a diagonal above 0.")
-    buffers = {name.removeprefix("scorer."): value for name, value in tensors.items() if name.startswith("scorer.")}
-    transform = nn.Identity()
-    if mapped:
-        basis = tensors.get("transform.basis")
-        transform = AffineMap(
-            tensors["transform.centre"].clone(),
-            tensors["transform.scale"].clone(),
-            None if basis is None else basis.clone(),
-        )
-    return covariance, _Factors(transform, scorer_type(covariance).from_buffers(buffers))
-
-
-def _clamped(exact: Tensor, like: Tensor) -> Tensor:
-    """Scores whose squared distances overflow single precision: its largest number instead of infinity and NaN."""
-    limit = torch.finfo(torch.float32).max
-    return exact.clamp(-limit, limit).to(like)
 
 
 def _with_double(device: torch.device) -> torch.device:
@@ -672,6 +539,22 @@ def _transformed(density: GaussianDensity) -> tuple[nn.Module, ClassMoments]:
     return transform, transform.moments(moments)
 
 
+def _factorised(density: GaussianDensity, dtype: torch.dtype) -> Factors:
+    """Factorises the covariances, for scoring in a precision."""
+    transform, moments = _transformed(density)
+    _warn_of_few_samples(density, moments)
+    scorer = make_scorer(
+        density.covariance_,
+        moments,
+        _blend(density, moments),
+        density.log_prior_,
+        density.rank,
+        background=density.background,
+        dtype=dtype,
+    )
+    return Factors(transform.to(dtype), scorer)
+
+
 def _blend(density: GaussianDensity, moments: ClassMoments) -> Blend:
     """The coefficients of the covariances."""
     return blend(
@@ -681,56 +564,6 @@ def _blend(density: GaussianDensity, moments: ClassMoments) -> Blend:
         prior_samples={"diagonal": 1, "low_rank": density.rank}.get(density.covariance_, moments.dim),
         regularization=density.regularization,
     )
-
-
-def _affordable_covariance(
-    density: GaussianDensity,
-    num_classes: int,
-    dim: int,
-    device: torch.device,
-    expected_samples: int | None,
-    decided: Covariance | None,
-) -> Covariance:
-    """The covariance to fit, within memory: what was asked for or decided earlier, or what "auto" decides now."""
-    may_choose = density.covariance == "auto" and decided in (None, "full") and num_classes > 1
-    may_choose = may_choose and density.shrinkage != "ledoit_wolf"  # which needs whole matrices
-    covariance = decided or ("full" if density.covariance == "auto" else density.covariance)
-    available = available_memory(device)
-
-    def needed(covariance: Covariance) -> int:
-        return memory_needed(covariance, num_classes, dim, density.rank, pca=density.pca is not None)
-
-    kept = min(dim, density.pca) if isinstance(density.pca, int) else dim
-    per_class = (expected_samples or 0) / num_classes
-    if may_choose and decided is None and 0 < per_class < FEWEST_PER_FEATURE * kept:
-        covariance = "shared"
-        warnings.warn(
-            f"All classes share one covariance (covariance='auto'): {expected_samples:,} samples of {num_classes:,} "
-            f"classes are {per_class:.3g} per class, too few for {kept:,} features. Ask for covariance='full' to have "
-            "one per class all the same.",
-            FewSamplesWarning,
-            stacklevel=5,
-        )
-    elif may_choose and available is not None and needed("full") > available / 2:
-        covariance = "shared"
-        warnings.warn(
-            f"All classes share one covariance (covariance='auto'): one for each of {num_classes:,} classes with "
-            f"{dim:,} features needs {_gigabytes(needed('full'))}, and {_gigabytes(available)} are available. "
-            "covariance='low_rank' has one per class in less memory.",
-            CovarianceWarning,
-            stacklevel=5,
-        )
-    if available is not None and needed(covariance) > available:
-        raise OutOfMemoryError(
-            f"covariance={covariance!r} for {num_classes:,} classes with {dim:,} features needs "
-            f"{_gigabytes(needed(covariance))}, and {_gigabytes(available)} are available. Use covariance='shared' "
-            f"({_gigabytes(needed('shared'))}), 'low_rank' with a smaller rank, 'diagonal', or a narrower layer."
-        )
-    return covariance
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:,.3g} GB"
 
 
 def _check_parameters(density: GaussianDensity) -> None:
@@ -769,22 +602,6 @@ def _check_parameters(density: GaussianDensity) -> None:
         )
 
 
-def _check_removable(moments: ClassMoments, label: int, rows: Tensor) -> None:
-    seen = int(moments.count[label])
-    if len(rows) > seen:
-        raise LabelError(
-            f"Cannot forget {len(rows)} samples of class {label}: only {seen} have been seen. "
-            "Give downdate the samples that were given to fit or update."
-        )
-    spread = (rows - moments.mean[label]).square().sum()
-    if spread > moments.squares[label].sum() * (1 + 1e-6):
-        raise FeatureError(
-            f"These {len(rows)} samples of class {label} spread further ({float(spread):.4g}) than all {seen} that "
-            f"have been seen ({float(moments.squares[label].sum()):.4g}), so they were not among them. Give downdate "
-            "the samples that were given to fit or update."
-        )
-
-
 def _warn_of_few_samples(density: GaussianDensity, moments: ClassMoments) -> None:
     few = (moments.count <= moments.dim).nonzero().flatten().tolist()
     if density.covariance_ != "full" or not few:
@@ -799,5 +616,5 @@ def _warn_of_few_samples(density: GaussianDensity, moments: ClassMoments) -> Non
         f"features ({moments.dim}): {named}{', ...' if len(few) > 5 else ''}. {consequence}. For a sharper density "
         f"give each class more than {moments.dim} samples, or use covariance='shared', 'low_rank' or pca=.",
         FewSamplesWarning,
-        stacklevel=6,
+        stacklevel=frames_to_the_caller(),
     )

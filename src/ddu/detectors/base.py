@@ -102,7 +102,7 @@ class BaseDetector(AbstractDetector):
         if not whole:
             self._need_sums()
         part = Learned()
-        run = watched(self._tapped, part.inputs.add, check=check)
+        run = watched(lambda x: self._restricted(self.tap(x)), part.inputs.add, check=check)
         batches = labelled(self, run, loader, part, progress=progress, every_class=whole and self.needs_every_class)
         part.state = self._collect(gathered(batches), expected_samples)
         return part
@@ -282,9 +282,6 @@ class BaseDetector(AbstractDetector):
         batch = self._viewed(x)
         check_logits(batch.logits)
         return self._judge(batch)
-
-    def _tapped(self, x: Any) -> FeatureBatch:
-        return self._restricted(self.tap(x))
 
     def _viewed(self, x: Any) -> FeatureBatch:
         return self._restricted(self._view(x))

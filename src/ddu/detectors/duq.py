@@ -6,7 +6,7 @@ from torch import nn
 
 from ddu.detectors.base import BaseDetector, Evidence
 from ddu.features import FeatureBatch, FeatureTap
-from ddu.features.locate import find_layer
+from ddu.features.places import find_layer
 from ddu.layers import RBFHead
 
 

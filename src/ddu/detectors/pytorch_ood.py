@@ -21,9 +21,9 @@ from ddu.detectors.labels import labels_of
 from ddu.detectors.passes import joined
 from ddu.distributed import Ranks
 from ddu.errors import InputError, NotFittedError, NotSupportedError
-from ddu.extras import require
 from ddu.features import FeatureBatch, FeatureSource, FeatureTap, LogitsTap, Tap, extract, unwrapped
 from ddu.features.loaders import check_loader
+from ddu.messages import require
 
 if TYPE_CHECKING:
     import pytorch_ood.api

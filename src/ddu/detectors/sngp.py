@@ -12,7 +12,7 @@ from ddu.density import check_state
 from ddu.detectors.base import BaseDetector, Evidence
 from ddu.errors import InputError
 from ddu.features import FeatureBatch, FeatureTap, unwrapped
-from ddu.features.locate import find_layer
+from ddu.features.places import find_layer
 from ddu.layers import GaussianProcessHead, LaplacePosterior, mean_field_logits, monte_carlo_logits
 from ddu.measures import entropy
 

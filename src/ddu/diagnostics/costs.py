@@ -4,8 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 
-from ddu.density.covariance import memory_needed
-from ddu.density.memory import available_memory
+from ddu.density.memory import available_memory, memory_needed
 from ddu.diagnostics.checkup import NEEDS_HELD_OUT, Checkup, not_asked
 from ddu.diagnostics.findings import Finding
 from ddu.features import LogitsTap

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from ddu.data.dirty_mnist_format import numbers, read_arrays
-from ddu.extras import require
 from ddu.files import FilePath
+from ddu.messages import require
 
 _ZOOM = 3
 _SIDE = 28 * _ZOOM

@@ -26,9 +26,8 @@ from ddu.detectors import SMOOTH, find_method, network_kinds
 from ddu.errors import InputError
 from ddu.experiments.compare import Comparison, Contender, NetworkSetup
 from ddu.experiments.trained import expand
-from ddu.extras import require
 from ddu.files import FilePath
-from ddu.messages import check_name
+from ddu.messages import check_name, require
 from ddu.training import Recipe, find_recipe, parse_changes
 
 

@@ -31,8 +31,8 @@ from ddu.examples import MOST, Group, load_examples
 from ddu.experiments.experiment import ROWS, Say, silent
 from ddu.experiments.judging import run_facts, uncertainty_histograms, verdict_shares
 from ddu.experiments.measure import ask
-from ddu.extras import require
 from ddu.files import FilePath, write_arrays, write_bytes
+from ddu.messages import require
 from ddu.metrics import accuracy, auroc, expected_calibration_error
 from ddu.report import Card, inline_svg, make_cards, render_page
 from ddu.results import Row, RowFile, classification_metrics, false_alarm_metrics, latest, ood_metrics

@@ -27,8 +27,8 @@ from ddu.experiments.reproduction import Judgement, mean_value
 from ddu.experiments.scores import Scores, scores_folder, set_name
 from ddu.experiments.seeds import ARRAYS, read_arrays
 from ddu.experiments.trained import shown_rows
-from ddu.extras import require
 from ddu.files import FilePath, write_arrays, write_bytes
+from ddu.messages import require
 from ddu.metrics import auroc
 from ddu.report import as_png
 from ddu.report.figures import draw_histograms, dress, score_range

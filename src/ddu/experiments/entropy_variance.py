@@ -35,8 +35,8 @@ from ddu.experiments.reproduction import Judgement, Work, mean_value, training_s
 from ddu.experiments.seeds import Measured, OneFigure, measure_seeds
 from ddu.experiments.trained import limited, load_ood
 from ddu.experiments.training_pool import network_job, trained_networks
-from ddu.extras import require
 from ddu.files import FilePath
+from ddu.messages import require
 from ddu.report.figures import COLOURS, draw_histograms, dress, legend_above
 from ddu.results import Row
 from ddu.runs import RunSpec, data_digest

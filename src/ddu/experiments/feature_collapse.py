@@ -31,9 +31,9 @@ from ddu.experiments.reproduction import Judgement, Work, mean_value, training_s
 from ddu.experiments.seeds import Measured, OneFigure, measure_seeds
 from ddu.experiments.trained import TrainedNetwork, limited, load_ood
 from ddu.experiments.training_pool import network_job, trained_networks
-from ddu.extras import require
 from ddu.files import FilePath
 from ddu.measures import distance_ratios
+from ddu.messages import require
 from ddu.metrics import auroc, fpr_at_tpr
 from ddu.report.figures import draw_histograms, dress, score_range
 from ddu.results import Row

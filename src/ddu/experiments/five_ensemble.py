@@ -22,9 +22,9 @@ from ddu.data.registry import Root
 from ddu.experiments.experiment import Say, silent
 from ddu.experiments.reproduction import Judgement, Work, mean_value
 from ddu.experiments.seeds import Measured, OneFigure, measure_seeds
-from ddu.extras import require
 from ddu.files import FilePath
 from ddu.measures import entropy, mutual_information, predictive_entropy
+from ddu.messages import require
 from ddu.report.figures import COLOURS, dress, legend_above, line_style
 from ddu.results import Row
 from ddu.runs import RunSpec

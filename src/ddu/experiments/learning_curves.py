@@ -24,8 +24,8 @@ from ddu.errors import InputError
 from ddu.experiments.active_protocols import Protocol, Sets, Source, draw_sets, read_source
 from ddu.experiments.experiment import ROWS, Say, silent
 from ddu.experiments.reproduction import Work, training_samples
-from ddu.extras import require
 from ddu.files import FilePath, write_bytes
+from ddu.messages import require
 from ddu.metrics import MeanAndStandardError, mean_and_standard_error
 from ddu.models import create_model
 from ddu.provenance import fingerprint
@@ -244,9 +244,6 @@ class Curve:
 
     def _facts(self, learner: ActiveLearner) -> dict[str, Any]:
         """The columns that all rows of the curve share."""
-        settings = dict(learner.settings)
-        if learner.trains_together:  # the same members but for rounding, which grows from round to round
-            settings["trains_together"] = True
         return {
             "detector": self.acquisition,
             "network": network_label(*self.network),
@@ -254,7 +251,7 @@ class Curve:
             "data": self.protocol.data,
             "seed": self.seed,
             "reductions": self.reductions,
-            "run": fingerprint(settings),
+            "run": fingerprint(learner.network_settings),
         }
 
     def _read(self, file: RowFile, facts: Mapping[str, Any]) -> dict[int, dict[str, Row]]:

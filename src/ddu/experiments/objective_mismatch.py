@@ -25,9 +25,9 @@ from ddu.experiments import softmax_or_gaussians
 from ddu.experiments.experiment import Say, silent
 from ddu.experiments.reproduction import Judgement, Work, mean_value
 from ddu.experiments.seeds import Measured, OneFigure, measure_seeds
-from ddu.extras import require
 from ddu.files import FilePath
 from ddu.measures import entropy
+from ddu.messages import require
 from ddu.report.figures import COLOURS
 from ddu.results import Row
 from ddu.theory import Mixture, cross_entropies, fit_conditional, fit_joint, fit_marginal

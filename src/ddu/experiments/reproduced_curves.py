@@ -14,7 +14,6 @@ from ddu.experiments.reproduced_tables import BRIEF, FIVE, LIMIT, NARROW, PLAIN,
 from ddu.experiments.reproduction import Reproduction, Together
 from ddu.training import RECIPES, Recipe
 
-_THREE = (0, 1, 2)
 _CLEAN = ("density", "entropy", "ensemble_pe", "ensemble_mi", "random")
 _DIRTY = ("density", "entropy", "ensemble_pe", "ensemble_mi", "density_vgg", "sngp", "duq", "random")
 

@@ -27,6 +27,7 @@ from ddu.experiments.reproduction import Reproduction
 from ddu.experiments.trained import expand
 from ddu.training import RECIPES, Recipe
 
+THREE = (0, 1, 2)
 FIVE = (0, 1, 2, 3, 4)
 TWENTY_FIVE = tuple(range(25))
 
@@ -145,7 +146,7 @@ TABLES = (
                 ("fashion_mnist", "noisy:fashion_mnist"),
                 limit=LIMIT,
                 inputs=10_000,
-                seeds=(0, 1, 2),
+                seeds=THREE,
                 **_figure_one(
                     RECIPES["quick"].with_changes(epochs=8, lr=0.1),
                     {"lenet": PLAIN, "vgg16": {**PLAIN, **NARROW}, "resnet18": NARROW},
@@ -261,7 +262,7 @@ TABLES = (
                 (ENTROPY, "energy", DENSITY, "ddu"),
                 limit=8_500,
                 inputs=2_000,
-                seeds=(0, 1, 2),
+                seeds=THREE,
             ),
             "paper": OodTable(
                 "imagenet",

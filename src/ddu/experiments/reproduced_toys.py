@@ -3,20 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ddu.detectors import PLAIN, SMOOTH
+from ddu import detectors
 from ddu.experiments import entropy_variance, five_ensemble, objective_mismatch, two_moons
 from ddu.experiments.compare import NetworkSetup
 from ddu.experiments.entropy_variance import EntropyVariance
 from ddu.experiments.five_ensemble import FiveEnsemble
 from ddu.experiments.objective_mismatch import ObjectiveMismatch
-from ddu.experiments.reproduced_tables import BRIEF, LIMIT, NARROW, SHORT, TINY, TWENTY_FIVE
+from ddu.experiments.reproduced_tables import BRIEF, LIMIT, NARROW, PLAIN, SHORT, THREE, TINY, TWENTY_FIVE
 from ddu.experiments.reproduction import Reproduction, Together
 from ddu.experiments.softmax_or_gaussians import SoftmaxOrGaussians
 from ddu.experiments.two_moons import TwoMoons
 from ddu.training import RECIPES, Recipe
-
-_THREE = (0, 1, 2)
-_PLAIN = {"spectral_norm": None, "sensitive": False}
 
 
 def _mismatch(
@@ -29,10 +26,8 @@ def _mismatch(
     seeds: tuple[int, ...] = (0,),
 ) -> Together:
     """The toy example, and networks without and with spectral norm."""
-    networks = {
-        "plain": NetworkSetup(model, recipe, {**(options or {}), **PLAIN.options}),
-        "smooth": NetworkSetup(model, recipe, {**(options or {}), **SMOOTH.options}),
-    }
+    kinds = {"plain": detectors.PLAIN, "smooth": detectors.SMOOTH}
+    networks = {name: NetworkSetup(model, recipe, {**(options or {}), **kind.options}) for name, kind in kinds.items()}
     return Together({"": toy, "cifar10": SoftmaxOrGaussians(data, networks, limit)}, seeds)
 
 
@@ -47,8 +42,8 @@ TOYS = (
         judge=two_moons.judge,
         scales={
             "smoke": TwoMoons(epochs=2, grid=30),
-            "cpu": TwoMoons(seeds=_THREE),
-            "paper": TwoMoons(seeds=_THREE),
+            "cpu": TwoMoons(seeds=THREE),
+            "paper": TwoMoons(seeds=THREE),
         },
         note="The paper has no numbers for this figure.",
     ),
@@ -61,8 +56,8 @@ TOYS = (
         judge=five_ensemble.judge,
         scales={
             "smoke": FiveEnsemble(epochs=2, members=2, network="fc_net2_16"),
-            "cpu": FiveEnsemble(seeds=_THREE),
-            "paper": FiveEnsemble(seeds=_THREE),
+            "cpu": FiveEnsemble(seeds=THREE),
+            "paper": FiveEnsemble(seeds=THREE),
         },
         note="The paper has no numbers for this figure, and does not say what the networks are.",
     ),
@@ -77,7 +72,7 @@ TOYS = (
         judge=objective_mismatch.judge,
         scales={
             "smoke": _mismatch(ObjectiveMismatch(points=150, grid=20), "digits", TINY, BRIEF, 300),
-            "cpu": _mismatch(ObjectiveMismatch(), "cifar10", "resnet18", SHORT, LIMIT, NARROW, _THREE),
+            "cpu": _mismatch(ObjectiveMismatch(), "cifar10", "resnet18", SHORT, LIMIT, NARROW, THREE),
             "paper": _mismatch(ObjectiveMismatch(), "cifar10", "wide_resnet28_10", RECIPES["cifar"], seeds=TWENTY_FIVE),
         },
         note="The paper's points are not published: ours have the entropy and the label noise that it states, and "
@@ -97,17 +92,17 @@ TOYS = (
             "smoke": EntropyVariance(
                 *("mnist_5k", "inverted", "lenet", RECIPES["quick"].with_changes(epochs=1)),
                 networks=3,
-                options=_PLAIN,
+                options=PLAIN,
                 limit=500,
                 inputs=200,
             ),
             "cpu": EntropyVariance(
                 *("mnist", "fashion_mnist", "lenet", RECIPES["quick"].with_changes(epochs=4)),
                 networks=30,
-                options=_PLAIN,
+                options=PLAIN,
                 limit=5_000,
                 inputs=2_000,
-                seeds=_THREE,
+                seeds=THREE,
             ),
             "paper": EntropyVariance(),
         },

@@ -21,8 +21,8 @@ from ddu.experiments.judging import JudgedSet, judge_set, uncertainty_histograms
 from ddu.experiments.reported import Reported, ReportedRun, ReportedSource
 from ddu.experiments.scores import Judged, Scores, set_name
 from ddu.experiments.trained import expand, split_severity
-from ddu.extras import require
 from ddu.files import FilePath, write_bytes
+from ddu.messages import require
 from ddu.report import (
     inline_svg,
     reliability_diagram,

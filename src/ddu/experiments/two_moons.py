@@ -30,8 +30,8 @@ from ddu.detectors import DDU, Ensemble
 from ddu.experiments.experiment import ROWS, Say, silent
 from ddu.experiments.reproduction import Judgement, Work, mean_value
 from ddu.experiments.seeds import Measured, measure_seeds, read_arrays
-from ddu.extras import require
 from ddu.files import FilePath, write_bytes
+from ddu.messages import require
 from ddu.metrics import auroc
 from ddu.models import create_model
 from ddu.report import as_png

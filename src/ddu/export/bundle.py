@@ -28,9 +28,9 @@ from ddu.export.card import make_card
 from ddu.export.graph import INPUT, PIXELS, RATE, THRESHOLD, VERDICTS, Exportable, Graph, named_inputs
 from ddu.export.parity import Parity, check
 from ddu.export.probes import Batch, make_probes, smooth_images
-from ddu.extras import require
 from ddu.features import unwrapped
 from ddu.files import FilePath, refuse_existing, whole_folder
+from ddu.messages import require
 from ddu.provenance import versions
 from ddu.types import Prediction
 

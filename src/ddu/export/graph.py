@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from ddu.calibration import Calibration
 from ddu.data import Preprocessing
 from ddu.errors import ExportError, InputError, NotFittedError, NotSupportedError
-from ddu.extras import require
 from ddu.features import FeatureBatch, FeatureTap, ModelTap, unwrapped
 from ddu.features.forward import arguments
 from ddu.layers import bake
+from ddu.messages import require
 from ddu.types import Prediction, Verdict
 
 VERDICTS = tuple(verdict.value for verdict in Verdict)

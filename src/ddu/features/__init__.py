@@ -3,7 +3,7 @@
 from ddu.features.forward import check_model as check_model
 from ddu.features.forward import unwrapped as unwrapped
 from ddu.features.loaders import extract as extract
-from ddu.features.locate import Place as Place
+from ddu.features.places import Place as Place
 from ddu.features.taps import FeatureBatch as FeatureBatch
 from ddu.features.taps import FeatureSource as FeatureSource
 from ddu.features.taps import FeatureTap as FeatureTap

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from ddu.errors import InputError, LayerError, NotFittedError
 from ddu.features.forward import arguments, check_model, logits_in, observed, run, unwrapped
-from ddu.features.locate import Place, locate, pooled, submodule
-from ddu.features.stages import find_stages
+from ddu.features.places import Place, find_stages, locate, pooled, submodule
 from ddu.messages import shown
 
 FeatureSource: TypeAlias = str | nn.Module | Callable[..., Tensor] | Mapping[str, str] | None

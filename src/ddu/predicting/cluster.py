@@ -19,8 +19,8 @@ from typing import Any
 from ddu._version import __version__
 from ddu.engines import RETRIES, RayTasks, connect_to_ray
 from ddu.errors import DataError, DDUError, InputError
-from ddu.extras import require
 from ddu.files import FilePath
+from ddu.messages import require
 from ddu.predicting.inputs import Inputs
 from ddu.predicting.job import predict_rows
 from ddu.predicting.tables import write_rows

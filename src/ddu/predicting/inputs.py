@@ -20,8 +20,7 @@ from ddu.data.registry import listed
 from ddu.data.sources.folder import EXTENSIONS
 from ddu.data.sources.npz import read_array, read_members
 from ddu.errors import DataError, InputError
-from ddu.extras import require
-from ddu.messages import check_name
+from ddu.messages import check_name, require
 
 ARRAYS, TABLES = (".npy", ".npz"), (".csv", ".parquet")
 

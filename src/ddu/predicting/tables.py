@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ddu.errors import InputError
-from ddu.extras import require
 from ddu.files import FilePath, check_writable, whole_file
+from ddu.messages import require
 
 COLUMNS = ("path", "label", "confidence", "aleatoric", "epistemic", "p_value", "candidates", "verdict", "reason")
 """What every row has; with probabilities, `probs` follows, by class."""

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from ddu.errors import InputError
-from ddu.extras import require
+from ddu.messages import require
 from ddu.metrics import (
     MeanAndStandardError,
     RiskCoverage,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ddu.errors import InputError
-from ddu.extras import require
+from ddu.messages import require
 from ddu.types import Prediction, Verdict, choice_in_words
 
 if TYPE_CHECKING:

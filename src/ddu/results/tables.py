@@ -13,7 +13,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ddu.errors import InputError
-from ddu.extras import require
+from ddu.messages import require
 from ddu.metrics import MeanAndStandardError, mean_and_standard_error
 from ddu.results.metrics import METRICS, Metric, describe
 from ddu.results.paper import PaperFigure, paper_figure

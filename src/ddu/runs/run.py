@@ -118,14 +118,20 @@ class Run:
 
     def load_data(self, *, root: Root = None) -> RunData:
         """The sets of the run, split as they were; other samples than those of the run are refused."""
-        everything, test = data.load_parts(self.spec.data, root=root, skip_bad=self.spec.skip_bad)
-        if data_digest(everything, test) != self.digest:
-            raise ArtifactError(
-                f"{self.spec.data} has other samples or labels now than the run in {self.folder} was trained with: "
-                "restore them, or train again in another folder."
-            )
-        rows = data.load_splits(self.folder / SPLITS, everything)
-        return RunData(everything.subset(rows["train"]), everything.subset(rows["validation"]), test)
+        skip_bad = self.spec.skip_bad
+        return load_sets(self.spec.data, self.folder, self.digest, what="run", root=root, skip_bad=skip_bad)
+
+
+def load_sets(name: str, folder: Path, digest: str, *, what: str, root: Root, skip_bad: bool = False) -> RunData:
+    """The sets of a run, or of `what` else was trained into a folder, split as they were; other samples are refused."""
+    everything, test = data.load_parts(name, root=root, skip_bad=skip_bad)
+    if data_digest(everything, test) != digest:
+        raise ArtifactError(
+            f"{name} has other samples or labels now than the {what} in {folder} was trained with: restore them, or "
+            "train again in another folder."
+        )
+    rows = data.load_splits(folder / SPLITS, everything)
+    return RunData(everything.subset(rows["train"]), everything.subset(rows["validation"]), test)
 
 
 def load_run(folder: FilePath) -> Run:

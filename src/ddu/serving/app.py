@@ -14,7 +14,7 @@ from typing import Any
 
 from ddu._version import __version__
 from ddu.errors import InputError
-from ddu.extras import missing_extra
+from ddu.messages import missing_extra
 from ddu.monitoring import Monitor
 from ddu.serving import protocol
 from ddu.serving.batching import MicroBatcher

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from ddu.extras import missing_extra
+from ddu.messages import missing_extra
 from ddu.serving import protocol
 from ddu.serving.predictor import Inputs, Predictor, parse_array, parse_base64
 from ddu.serving.requests import Limits, RefusedError

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ddu.extras import require
+from ddu.messages import require
 from ddu.monitoring import Monitor
 from ddu.types import Prediction, Verdict
 

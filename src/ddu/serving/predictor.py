@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ddu.data.preprocessing import covering
 from ddu.errors import InputError
-from ddu.extras import require
+from ddu.messages import require
 from ddu.serving.requests import Limits, RefusedError
 from ddu.sources import Source
 from ddu.types import Prediction

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ddu.errors import InputError
-from ddu.extras import require
+from ddu.messages import require
 
 _GRACE = 30  # seconds for what was accepted
 

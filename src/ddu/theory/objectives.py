@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from ddu.errors import InputError
-from ddu.extras import require
+from ddu.messages import require
 
 
 class CrossEntropies(NamedTuple):

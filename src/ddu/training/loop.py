@@ -20,8 +20,8 @@ from ddu.data import ArrayDataset, collated
 from ddu.data.dataset import read_samples
 from ddu.distributed import is_main_process, other_ranks_watched
 from ddu.errors import InputError
-from ddu.extras import require
 from ddu.files import check_writable
+from ddu.messages import require
 from ddu.models import Classifier
 from ddu.training._stack import StackedSamples
 from ddu.training.objectives import Objective, objective_for

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ddu.data.corruptions.images import ImageRandom, gaussian, sample, to_bytes, to_floats
-from ddu.extras import require
+from ddu.messages import require
 
 
 def contrast(x: np.ndarray, random: ImageRandom, *, factor: float) -> np.ndarray:

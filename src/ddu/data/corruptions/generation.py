@@ -29,8 +29,8 @@ from ddu.data.corruptions.catalogue import (
     find_corruption,
 )
 from ddu.errors import InputError, LabelError
-from ddu.extras import require
 from ddu.files import FilePath, whole_file, write_json
+from ddu.messages import require
 from ddu.progress import track
 from ddu.resume import one_at_a_time, refuse_changes
 

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import numpy as np
 
-from ddu.extras import require
+from ddu.messages import require
 
 
 def ndimage() -> ModuleType:

@@ -13,5 +13,4 @@ from ddu.data.sources import mnist_5k as mnist_5k
 from ddu.data.sources import npz as npz
 from ddu.data.sources import photos as photos
 from ddu.data.sources import svhn as svhn
-from ddu.data.sources import svhn_6k as svhn_6k
 from ddu.data.sources import tiny_imagenet as tiny_imagenet

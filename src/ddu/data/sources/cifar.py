@@ -11,7 +11,7 @@ from ddu.data.downloads import Download, download, verify
 from ddu.data.preprocessing import Scale
 from ddu.data.registry import register
 from ddu.errors import DataError
-from ddu.extras import require
+from ddu.messages import require
 
 SCALE = Scale(mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))
 """The normalisation of CIFAR-10, which all sets of 32 x 32 pixels use."""

@@ -12,7 +12,7 @@ import numpy as np
 from ddu.data.dataset import ArrayDataset, DataInfo
 from ddu.data.registry import register
 from ddu.errors import DataError
-from ddu.extras import require
+from ddu.messages import require
 
 PIECES = 32  # of a query, the two that mark its ends included; the rest of a longer one is cut off
 

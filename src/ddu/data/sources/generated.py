@@ -7,7 +7,7 @@ import numpy as np
 from ddu.data.dataset import ArrayDataset, DataInfo
 from ddu.data.registry import register
 from ddu.data.sources.mnist import DIGITS
-from ddu.extras import require
+from ddu.messages import require
 
 GAUSSIAN_MEANS = np.array([[0.0, 5.0], [-4.33, -2.5], [4.33, -2.5]])  # a triangle about the origin
 GAUSSIAN_STD = 1.5

@@ -11,7 +11,7 @@ from ddu.data.preprocessing import IMAGENET_SCALE
 from ddu.data.registry import register
 from ddu.data.sources.folder import FolderDataset, class_folders, list_images
 from ddu.errors import DataError
-from ddu.extras import require
+from ddu.messages import require
 from ddu.progress import track
 
 CLASSES = 1000

@@ -13,7 +13,7 @@ from ddu.data.downloads import Download, download, verify
 from ddu.data.preprocessing import Scale
 from ddu.data.registry import register
 from ddu.errors import DataError
-from ddu.extras import require
+from ddu.messages import require
 
 DIGITS = tuple("0123456789")
 SCALE = Scale(mean=(0.1307,), std=(0.3081,))

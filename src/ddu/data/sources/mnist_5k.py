@@ -17,7 +17,7 @@ from ddu.data.dataset import ArrayDataset, DataInfo
 from ddu.data.mixed_pairs import MixedPairs, mix_pairs
 from ddu.data.registry import register
 from ddu.data.sources.mnist import DIGITS, SCALE
-from ddu.extras import require
+from ddu.messages import require
 
 BLOCK = 50  # digits
 MIXTURES_PER_BLOCK = {"train": 100, "test": 50}

@@ -10,7 +10,7 @@ from ddu.data.dataset import ArrayDataset, DataInfo
 from ddu.data.preprocessing import LUMA
 from ddu.data.registry import register
 from ddu.data.sources.mnist import SCALE
-from ddu.extras import require
+from ddu.messages import require
 
 _PHOTO_PATCHES = DataInfo("photo_patches", (1, 28, 28), ("china", "flower"), **SCALE)
 _COUNT = 1000

@@ -1,18 +1,21 @@
 """SVHN: house numbers seen from the street, cropped to single digits; `train_32x32.mat` and `test_32x32.mat`."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from ddu.data.dataset import ArrayDataset, DataInfo
 from ddu.data.downloads import Download, download, verify
-from ddu.data.registry import register
+from ddu.data.registry import load, register
 from ddu.data.sources.cifar import SCALE
 from ddu.data.sources.mnist import DIGITS
 from ddu.errors import DataError
-from ddu.extras import require
+from ddu.messages import require
 
 SVHN = DataInfo("svhn", (3, 32, 32), DIGITS, **SCALE)
+_SVHN_6K = replace(SVHN, name="svhn_6k")
+_COUNT, _TRAIN = 6000, 4500
 
 
 def read_mat(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -44,3 +47,12 @@ def svhn(split: str, root: Path) -> ArrayDataset:
     _, name, md5 = _home(split)
     verify(root / name, md5)
     return ArrayDataset(*read_mat(root / name), SVHN)
+
+
+@register(_SVHN_6K, {"train": (), "test": ()})
+def svhn_6k(split: str, root: Path) -> ArrayDataset:
+    """6,000 digits of svhn's test split, 4,500 of them to train on; it needs svhn."""
+    digits = load("svhn", "test", root=root)
+    order = np.random.default_rng(0).permutation(min(len(digits), _COUNT))
+    rows = order[:_TRAIN] if split == "train" else order[_TRAIN:]
+    return ArrayDataset(digits.inputs[rows], digits.labels[rows], _SVHN_6K)

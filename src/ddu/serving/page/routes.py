@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ddu.calibration import Calibration
 from ddu.examples import Examples, penultimate
-from ddu.extras import missing_extra
+from ddu.messages import missing_extra
 from ddu.serving.bodies import reader_of, reply
 from ddu.serving.predictor import Inputs, Predictor
 from ddu.serving.requests import RefusedError
