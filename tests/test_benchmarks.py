@@ -8,12 +8,13 @@ import random
 import sys
 import types
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from scipy import stats
 
 from benchmarks import __main__ as command
-from benchmarks import _ratio, _results, fitting
+from benchmarks import _ratio, _results
 from benchmarks._ratio import Amount, Ratio, compare, median_interval
 from benchmarks.growth import exponents
 
@@ -139,9 +140,8 @@ def test_every_benchmark_of_the_command_can_run(name):
 def test_a_benchmark_without_its_data_is_one_line_and_the_others_go_on(
     arguments, status, tmp_path, monkeypatch, capsys
 ):
-    others = types.SimpleNamespace(run=lambda: iter([Ratio("a / b", [1.0] * 6)]))
-    modules = {"benchmarks.fitting": fitting, "benchmarks.density": others}
-    monkeypatch.setattr(command.importlib, "import_module", modules.__getitem__)
+    others: Any = types.SimpleNamespace(run=lambda: iter([Ratio("a / b", [1.0] * 6)]))
+    monkeypatch.setitem(sys.modules, "benchmarks.density", others)
     monkeypatch.setattr(command, "BENCHMARKS", ("fitting", "density"))
     monkeypatch.setattr(_results, "FOLDER", tmp_path / "results")
     monkeypatch.setenv("DDU_DATA", str(tmp_path))
