@@ -51,7 +51,7 @@ def main() -> None:
         warnings.simplefilter("ignore", category)
     if options.quick or options.seconds:
         _ratio.longest = options.seconds or QUICK_SECONDS
-    skipped = False
+    _results.keeps, skipped = not options.quick, False
     for name in options.names or (QUICK if options.quick else BENCHMARKS):
         found = []
         try:
@@ -62,7 +62,7 @@ def main() -> None:
             print(f"{name} is skipped: {error}", file=sys.stderr, flush=True)
             skipped = True
             continue
-        if not options.quick:
+        if _results.keeps:
             _results.keep(name, found, options.seconds)
     if skipped and options.names:
         sys.exit(1)

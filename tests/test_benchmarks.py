@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 from benchmarks import __main__ as command
-from benchmarks import _ratio, _results
+from benchmarks import _ratio, _results, growth
 from benchmarks._ratio import Amount, Ratio, compare, median_interval
 from benchmarks.growth import exponents
 
@@ -136,6 +136,19 @@ def test_every_benchmark_of_the_command_can_run(name):
     assert callable(importlib.import_module(f"benchmarks.{name}").run)
 
 
+@pytest.mark.parametrize("arguments", [[], ["--quick"]])
+def test_a_quick_run_draws_no_figure(arguments, tmp_path, monkeypatch):
+    monkeypatch.setattr(growth, "GROWTHS", growth.GROWTHS[4:5])
+    monkeypatch.setattr(growth.Growth, "measure", lambda self: [[1.0], [2.0] * 6, [4.0] * 6])
+    monkeypatch.setattr(growth, "IMAGE", tmp_path / "growth.png")
+    monkeypatch.setattr(_results, "FOLDER", tmp_path / "results")
+    monkeypatch.setattr(_results, "keeps", True)
+    monkeypatch.setattr(_ratio, "longest", math.inf)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "growth", *arguments])
+    command.main()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ([] if arguments else ["growth.png", "results"])
+
+
 @pytest.mark.parametrize(("arguments", "status"), [(["fitting"], 1), ([], None)])
 def test_a_benchmark_without_its_data_is_one_line_and_the_others_go_on(
     arguments, status, tmp_path, monkeypatch, capsys
@@ -144,6 +157,7 @@ def test_a_benchmark_without_its_data_is_one_line_and_the_others_go_on(
     monkeypatch.setitem(sys.modules, "benchmarks.density", others)
     monkeypatch.setattr(command, "BENCHMARKS", ("fitting", "density"))
     monkeypatch.setattr(_results, "FOLDER", tmp_path / "results")
+    monkeypatch.setattr(_results, "keeps", True)
     monkeypatch.setenv("DDU_DATA", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
     with pytest.raises(SystemExit) if status else contextlib.nullcontext() as caught:
