@@ -6,14 +6,16 @@
     python -m benchmarks --docs             # renews the tables in docs/speed.md from the results, without measuring
 
 What was measured is kept in results/benchmarks/NAME.json, with a description of the machine; a quick run keeps nothing.
+One whose data set is not there is skipped, with a line that says so; one that was asked for by name then fails.
 """
 
 import argparse
 import importlib
+import sys
 import warnings
 
 from benchmarks import _ratio, _results
-from ddu.errors import FewSamplesWarning, LabelWarning
+from ddu.errors import DataError, FewSamplesWarning, LabelWarning
 
 BENCHMARKS = (
     "density",
@@ -49,13 +51,21 @@ def main() -> None:
         warnings.simplefilter("ignore", category)
     if options.quick or options.seconds:
         _ratio.longest = options.seconds or QUICK_SECONDS
+    _results.keeps, skipped = not options.quick, False
     for name in options.names or (QUICK if options.quick else BENCHMARKS):
         found = []
-        for line in importlib.import_module(f"benchmarks.{name}").run():
-            print(line, flush=True)
-            found.append(line)
-        if not options.quick:
+        try:
+            for line in importlib.import_module(f"benchmarks.{name}").run():
+                print(line, flush=True)
+                found.append(line)
+        except DataError as error:
+            print(f"{name} is skipped: {error}", file=sys.stderr, flush=True)
+            skipped = True
+            continue
+        if _results.keeps:
             _results.keep(name, found, options.seconds)
+    if skipped and options.names:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from ddu.provenance import commit, versions
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "results" / "benchmarks"
 PAGE = ROOT / "docs" / "speed.md"
+keeps = True  # a quick run keeps nothing, figures included
 
 
 def machine() -> dict[str, Any]:

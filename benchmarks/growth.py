@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 import ddu
+from benchmarks import _results
 from benchmarks._ratio import Ratio, compare, median_interval
 from benchmarks.density import features
 from ddu.detectors.score import Part, Score
@@ -70,7 +71,7 @@ def exponents(sizes: Sequence[int], costs: Sequence[Sequence[float]]) -> list[fl
 
 
 def run() -> Iterator[Ratio]:
-    """All exponents, and the figure."""
+    """All exponents, and the figure unless nothing is kept."""
     torch.set_num_threads(1)
     measured = []
     for growth in GROWTHS:
@@ -79,7 +80,8 @@ def run() -> Iterator[Ratio]:
         measured.append((growth, costs, found))
         what = f"{growth.what}: exponent of the cost in {growth.variable}, {growth.sizes[0]} to {growth.sizes[-1]}"
         yield Ratio(what, found, under=growth.under)
-    draw(measured)
+    if _results.keeps:
+        draw(measured)
 
 
 def draw(measured: Sequence[tuple[Growth, list[list[float]], list[float]]]) -> None:

@@ -1,16 +1,20 @@
 """The statistics of the benchmarks, on simulated timings, and how results are kept."""
 
+import contextlib
 import importlib
 import json
 import math
 import random
+import sys
+import types
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from scipy import stats
 
 from benchmarks import __main__ as command
-from benchmarks import _ratio, _results
+from benchmarks import _ratio, _results, growth
 from benchmarks._ratio import Amount, Ratio, compare, median_interval
 from benchmarks.growth import exponents
 
@@ -130,6 +134,40 @@ def test_an_exponent_is_the_slope_on_log_axes():
 @pytest.mark.parametrize("name", command.BENCHMARKS)
 def test_every_benchmark_of_the_command_can_run(name):
     assert callable(importlib.import_module(f"benchmarks.{name}").run)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--quick"]])
+def test_a_quick_run_draws_no_figure(arguments, tmp_path, monkeypatch):
+    monkeypatch.setattr(growth, "GROWTHS", growth.GROWTHS[4:5])
+    monkeypatch.setattr(growth.Growth, "measure", lambda self: [[1.0], [2.0] * 6, [4.0] * 6])
+    monkeypatch.setattr(growth, "IMAGE", tmp_path / "growth.png")
+    monkeypatch.setattr(_results, "FOLDER", tmp_path / "results")
+    monkeypatch.setattr(_results, "keeps", True)
+    monkeypatch.setattr(_ratio, "longest", math.inf)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "growth", *arguments])
+    command.main()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ([] if arguments else ["growth.png", "results"])
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["fitting"], 1), ([], None)])
+def test_a_benchmark_without_its_data_is_one_line_and_the_others_go_on(
+    arguments, status, tmp_path, monkeypatch, capsys
+):
+    others: Any = types.SimpleNamespace(run=lambda: iter([Ratio("a / b", [1.0] * 6)]))
+    monkeypatch.setitem(sys.modules, "benchmarks.density", others)
+    monkeypatch.setattr(command, "BENCHMARKS", ("fitting", "density"))
+    monkeypatch.setattr(_results, "FOLDER", tmp_path / "results")
+    monkeypatch.setattr(_results, "keeps", True)
+    monkeypatch.setenv("DDU_DATA", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
+    with pytest.raises(SystemExit) if status else contextlib.nullcontext() as caught:
+        command.main()
+    told = capsys.readouterr()
+    assert told.err.startswith(f"fitting is skipped: cifar10 is not in {tmp_path}: there is no ")
+    assert told.err.count("\n") == 1
+    assert caught is None or caught.value.code == status
+    kept = [path.name for path in tmp_path.glob("results/*")]
+    assert kept == ([] if arguments else ["density.json"])
 
 
 def test_results_are_kept_with_their_machine_and_shown_on_the_page(tmp_path, monkeypatch):

@@ -152,7 +152,7 @@ def test_what_checks_know_of_parts_is_what_they_know_of_the_whole():
         (channels.least, pixels.min(1)),
         (channels.most, pixels.max(1)),
     ):
-        np.testing.assert_allclose(found, expected, rtol=1e-12)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)  # each image is summed up in single precision
 
 
 def test_parts_without_any_batch_are_refused():

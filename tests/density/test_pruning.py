@@ -9,9 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._dynamo.utils import counters
 from torch.distributions import MultivariateNormal
 
+from ddu.density import GaussianDensity
 from ddu.density.scorers import FullScorer, LowRankScorer, PruningScorer, Scorer
+from ddu.detectors.score import Part, Score
 
 DIM = {"full": 256, "low_rank": 48}  # a full covariance of fewer features is not pruned
 RANK = 5
@@ -191,6 +194,35 @@ def test_a_compiled_scorer_scores_the_same(kind: str, backend: str) -> None:
     compiled = torch.compile(mixture.scorer.log_density, backend=backend)
     expected = mixture.scorer.log_density(mixture.points)
     torch.testing.assert_close(compiled(mixture.points), expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("kind", DIM)
+def test_batches_of_other_classes_are_not_compiled_anew(kind: str) -> None:
+    mixture = far_apart(kind, points=18)
+    compiled = torch.compile(mixture.scorer.log_density, backend="eager")
+
+    def check_classes(number: int) -> int:
+        points = mixture.points[torch.arange(12) % number]
+        torch.testing.assert_close(compiled(points), mixture.scorer.log_density(points), rtol=1e-12, atol=0)
+        return counters["stats"]["unique_graphs"]
+
+    first = [check_classes(number) for number in (3, 5)]
+    assert [check_classes(number) for number in (1, 2, 7, 12)] == 4 * first[-1:]
+
+
+@pytest.mark.slow
+def test_a_compiled_sum_of_parts_scores_the_same() -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(4).repeat(300)
+    z = 20 * torch.randn(4, 512, generator=generator)[y] + torch.randn(len(y), 512, generator=generator)
+    logits = torch.randn(len(y), 4, generator=generator)
+    densities = GaussianDensity("full"), GaussianDensity("low_rank", rank=8)
+    parts = [Part("first", 0, densities[0]), Part("second", 1, densities[1], "shares"), Part("energy")]
+    score = Score(parts, [256, 256])
+    score.update(z, logits, y)
+    score.prepare()
+    compiled = torch.compile(score.values, backend="eager")
+    torch.testing.assert_close(compiled(z[:9], logits[:9]), score.values(z[:9], logits[:9]), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("kind", DIM)

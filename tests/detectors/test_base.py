@@ -17,6 +17,7 @@ from ddu.errors import (
     LabelError,
     LabelWarning,
     LogitsWarning,
+    NotSupportedError,
 )
 from ddu.features import LogitsTap, extract
 from tests.detectors.blobs import blob_classifier, blobs
@@ -57,6 +58,23 @@ def test_a_batch_extracted_before_is_as_good_as_its_inputs(model, make):
     assert torch.equal(cached.probs, fresh.probs)
     assert torch.equal(cached.epistemic, fresh.epistemic)
     assert cached.verdict.tolist() == fresh.verdict.tolist()
+
+
+def test_a_detector_without_a_way_to_learn_is_refused_before_it_reads_anything(model):
+    class SumsUp(FirstInput):
+        needs_fit = True
+
+        def _collect(self, batches, expected_samples):
+            return sum(len(batch.logits) for batch in batches)
+
+    loader = iter([blobs()])
+    with pytest.raises(NotSupportedError) as caught:
+        SumsUp(model).fit(loader)
+    assert str(caught.value) == (
+        "SumsUp needs a fit, and defines no way to learn: define _learn, or _collect and _finish, or set needs_fit = "
+        "False."
+    )
+    assert len(list(loader)) == 1
 
 
 def test_the_threshold_is_the_conformal_quantile_of_the_epistemic_scores(model):

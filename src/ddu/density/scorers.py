@@ -8,6 +8,7 @@ that do not depend on the data, as an exported graph does.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -213,8 +214,10 @@ class PruningScorer(Scorer):
         margin = _margin(len(joint), joint.dtype)
         # No value is above the largest bound, so these are needed whatever the values are
         likely = bound >= torch.maximum(bound, joint).amax(0) - margin
-        self._fill(x, joint, likely)
-        self._fill(x, joint, (bound >= joint.amax(0) - margin) & ~likely)
+        # Its loop is that of other classes for every batch, which the compiler would compile anew each time
+        fill: Any = torch.compiler.disable(self._fill) if torch.compiler.is_compiling() else self._fill
+        fill(x, joint, likely)
+        fill(x, joint, (bound >= joint.amax(0) - margin) & ~likely)
         return torch.logsumexp(joint, dim=0)
 
     def _fill(self, x: Tensor, joint: Tensor, wanted: Tensor) -> None:

@@ -99,6 +99,7 @@ class BaseDetector(AbstractDetector):
             check: Called before each batch.
         """
         check_loader(loader)
+        self._need_a_way_to_learn()
         if not whole:
             self._need_sums()
         part = Learned()

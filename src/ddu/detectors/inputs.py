@@ -213,13 +213,20 @@ class Channels:
         """Adds a batch of images; anything else is left alone, and so are NaN and infinity."""
         if not are_images(rows) or (self.is_known and rows.shape[1] != len(self.mean)):
             return
-        pixels = rows.detach().cpu().double().transpose(0, 1).flatten(1).numpy()
-        if not np.isfinite(pixels.sum()):
+        # Each image in its own precision, on its device; images together in double precision
+        pixels = rows.detach().float() if rows.dtype in (torch.float16, torch.bfloat16) else rows.detach()
+        means = pixels.mean((2, 3))
+        squares = (pixels - means[..., None, None]).square_().sum((2, 3))
+        if not bool(torch.isfinite(squares.sum())):
+            if rows.dtype != torch.float64:
+                self.add(rows.cpu().double())  # squares may be too large for single precision alone
             return
+        size, means = rows[0, 0].numel(), means.cpu().double().numpy()
         batch = Channels()
-        batch.count, batch.mean = pixels.shape[1], pixels.mean(1)
-        batch.squares = np.square(pixels - batch.mean[:, None]).sum(1)
-        batch.least, batch.most = pixels.min(1), pixels.max(1)
+        batch.count, batch.mean = len(rows) * size, means.mean(0)
+        batch.squares = squares.cpu().double().numpy().sum(0) + size * np.square(means - batch.mean).sum(0)
+        ends = pixels.amin((0, 2, 3)), pixels.amax((0, 2, 3))
+        batch.least, batch.most = (end.cpu().double().numpy() for end in ends)
         self.merge(batch)
 
     def merge(self, other: "Channels") -> None:
@@ -270,9 +277,11 @@ class Channels:
         if not (0 <= low <= _END and 1 - _END <= high <= 1):
             return True
         # Shares: as wanted, unless those of the fit went well beyond, and spread more
-        were_shares = float(self.least.min()) >= -_END and float(self.most.max()) <= 1 + _END
-        spread = rows.double().std((0, 2, 3)).cpu().numpy()
-        return were_shares or bool((spread >= _SPREAD * self.deviation).any())
+        if float(self.least.min()) >= -_END and float(self.most.max()) <= 1 + _END:
+            return True
+        theirs = Channels()
+        theirs.add(rows)
+        return bool((theirs.deviation >= _SPREAD * self.deviation).any())
 
     # In a file
 

@@ -120,7 +120,7 @@ class AbstractDetector(ABC):
 
     def _learn(self, batches: Sequence[FeatureBatch]) -> None:
         """Learns from labelled batches, all of them; if it fails, the detector is left as it was."""
-        raise NotImplementedError
+        self._need_a_way_to_learn()
 
     def _collect(self, batches: Iterable[FeatureBatch], expected_samples: int | None) -> Any:
         """Sums up labelled batches, to something that merges; None if there are none. The detector stays as it was.
@@ -238,6 +238,14 @@ class AbstractDetector(ABC):
         if not self.is_fitted:
             raise NotFittedError(
                 f"This {type(self).__name__} detector is not fitted yet. Call {self._how_to_fit} first."
+            )
+
+    def _need_a_way_to_learn(self) -> None:
+        own, base = type(self), AbstractDetector
+        if own._learn is base._learn and own._finish is base._finish:
+            raise NotSupportedError(
+                f"{own.__name__} needs a fit, and defines no way to learn: define _learn, or _collect and _finish, or "
+                "set needs_fit = False."
             )
 
     def _need_sums(self) -> None:

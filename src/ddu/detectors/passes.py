@@ -153,8 +153,9 @@ def gathered(batches: Iterable[FeatureBatch]) -> Iterator[FeatureBatch]:
     for batch in batches:
         waiting.append(batch)
         if sum(len(b.features) for b in waiting) >= _ROWS:
-            yield joined(waiting)
-            waiting = []
+            block = [joined(waiting)]
+            waiting.clear()  # what is learned from needs no second copy
+            yield block.pop()
     if waiting:
         yield joined(waiting)
 
