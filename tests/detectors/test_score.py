@@ -319,6 +319,45 @@ def test_the_least_number_of_held_out_samples_is_told_with_both_purposes():
     assert [detector.samples_for_threshold(n) for n in (123, 124, 35)] == [98, 99, 28]
 
 
+@pytest.mark.parametrize(
+    ("held_out", "confidence", "message"),
+    [
+        (
+            73,
+            0.95,
+            "A false-alarm rate of 0.05 with a confidence of 0.95 needs at least 74 held-out samples, 59 for the "
+            "threshold and 15 that standardise the score, there are 73: hold out more, or accept a rate of 0.0504.",
+        ),
+        (
+            1,
+            None,
+            "A false-alarm rate of 0.05 needs at least 24 held-out samples, 19 for the threshold and 5 that "
+            "standardise the score, there are 1: hold out more.",
+        ),
+        (
+            0,
+            None,
+            "A false-alarm rate of 0.05 needs at least 24 held-out samples, 19 for the threshold and 5 that "
+            "standardise the score, there are 0: hold out more.",
+        ),
+    ],
+)
+def test_too_few_held_out_samples_are_told_the_confidence_and_a_rate_that_can_be_kept(held_out, confidence, message):
+    detector = ddu.DDU(network()).fit([blobs(60)])
+    with pytest.raises(InputError) as caught:
+        detector.check_held_out(held_out, 0.05, confidence)
+    assert str(caught.value) == message
+
+
+def test_the_rate_that_is_offered_can_be_kept():
+    detector = ddu.DDU(network()).fit([blobs(60)])
+    for held_out, confidence in ((2, None), (73, 0.95), (40, 0.9), (123, None)):
+        with pytest.raises(InputError) as caught:
+            detector.check_held_out(held_out, 0.001, confidence)
+        offered = float(str(caught.value).removesuffix(".").rpartition(" ")[2])
+        detector.check_held_out(held_out, offered, confidence)
+
+
 def draw(samples: int, generator: torch.Generator) -> FeatureBatch:
     """Features, logits and labels as a calibrated network would give them."""
     z = torch.randn(samples, 3, generator=generator) ** 3  # far from Gaussian
