@@ -13,7 +13,15 @@ from torch import Tensor, nn
 import ddu
 from ddu.density import GaussianDensity
 from ddu.detectors.score import Part, Score, raw, shares
-from ddu.errors import CalibrationWarning, FeatureError, FewSamplesWarning, InputError, NotSupportedError
+from ddu.errors import (
+    CalibrationWarning,
+    CovarianceWarning,
+    FeatureError,
+    FewSamplesWarning,
+    InputError,
+    NotSupportedError,
+    OutOfMemoryError,
+)
 from ddu.features import FeatureBatch
 
 CLASSES, INPUTS = 3, 4
@@ -251,6 +259,46 @@ def test_options_that_cannot_be_are_refused(options, message):
     with pytest.raises(InputError) as caught:
         ddu.DDU(network(), **options)
     assert str(caught.value) == message
+
+
+# Memory
+
+
+def forecasts(model: nn.Module) -> list[int]:
+    """What one matrix per class takes in each of the parts."""
+    score = ddu.DDU(model, density={"covariance": "full"}).fit([blobs(600)]).score
+    assert score is not None
+    return [density.memory_needed_ for density in score.densities]
+
+
+def test_the_parts_of_a_sum_fit_into_memory_together(monkeypatch):
+    first, second, third = forecasts(network())
+    room = first + second + 2 * third - 1  # for any one of them, but not for all three
+    monkeypatch.setattr("ddu.density.gaussian.available_memory", lambda device: room)
+    with pytest.warns(CovarianceWarning, match="are available beside the other densities") as caught:
+        detector = ddu.DDU(network()).fit([blobs(300), blobs(300, seed=2)])
+    assert [warning.filename for warning in caught] == [__file__]
+    assert detector.score is not None
+    assert [density.covariance_ for density in detector.score.densities] == ["full", "full", "shared"]
+    room += 1
+    score = ddu.DDU(network()).fit([blobs(600)]).score
+    assert score is not None
+    assert {density.covariance_ for density in score.densities} == {"full"}
+
+
+def test_parts_that_do_not_fit_together_are_refused(monkeypatch):
+    room = sum(forecasts(network())) - 1
+    monkeypatch.setattr("ddu.density.gaussian.available_memory", lambda device: room)
+    with pytest.raises(OutOfMemoryError, match="are available beside the other densities"):
+        ddu.DDU(network(), density={"covariance": "full"}).fit([blobs(600)])
+    room += 1
+    assert ddu.DDU(network(), density={"covariance": "full"}).fit([blobs(600)]).is_fitted
+
+
+def test_warnings_of_the_densities_point_at_the_line_that_fits():
+    with pytest.warns(FewSamplesWarning) as caught:
+        ddu.DDU(network()).fit([blobs(12)])
+    assert {warning.filename for warning in caught} == {__file__}
 
 
 # Learning on, saving

@@ -47,7 +47,7 @@ from ddu.errors import (
     NotSupportedError,
     OutOfMemoryError,
 )
-from ddu.messages import check_entries
+from ddu.messages import check_entries, frames_to_the_caller
 
 # Rows handled at a time, so that temporary memory does not grow with the number of samples
 _CHUNK = 8192
@@ -87,6 +87,7 @@ class GaussianDensity:
 
     Attributes:
         covariance_: The covariance that was asked for, or that "auto" decided on.
+        memory_needed_: Bytes at the peak of fitting, as they are forecast before anything is allocated.
         moments_: The moments of the features, from which everything else follows.
         counts_: Samples of each class, (class,).
         means_: Mean of each class, (class, feature), after `normalize`, before `standardize` and `pca`.
@@ -162,7 +163,9 @@ class GaussianDensity:
         )
         return self
 
-    def update(self, z: Array, y: Array, *, expected_samples: int | None = None) -> "GaussianDensity":
+    def update(
+        self, z: Array, y: Array, *, expected_samples: int | None = None, reserved: int = 0
+    ) -> "GaussianDensity":
         """Adds samples to those seen so far.
 
         Args:
@@ -170,8 +173,9 @@ class GaussianDensity:
             y: Labels, (sample,), integers from 0.
             expected_samples: How many samples there will be in all, where that is known: covariance="auto" asks for it
                 with the first ones.
+            reserved: Bytes of the available memory that others are going to need, such as the other densities of a sum.
         """
-        self._add(z, y, expected_samples)
+        self._add(z, y, expected_samples, reserved)
         return self
 
     def downdate(self, z: Array, y: Array) -> "GaussianDensity":
@@ -316,6 +320,11 @@ class GaussianDensity:
         return cast(Covariance, (self.is_fitted or self.moments_) and self._covariance)
 
     @property
+    def memory_needed_(self) -> int:
+        moments = self.moments_
+        return memory_needed(self.covariance_, moments.num_classes, moments.dim, self.rank, pca=self.pca is not None)
+
+    @property
     def num_features_(self) -> int:
         if self._count is None:
             return self.moments_.dim
@@ -447,14 +456,16 @@ class GaussianDensity:
                 "show its covariances. Save the detector with moments=True, or fit again."
             )
 
-    def _add(self, z: Array, y: Array, expected_samples: int | None) -> None:
+    def _add(self, z: Array, y: Array, expected_samples: int | None, reserved: int = 0) -> None:
         _check_parameters(self)
         self._need_moments()
         features = check_features(z, dim=self._moments.dim if self._moments else None)
         labels = check_labels(y, samples=len(features), num_classes=self.num_classes)
         if len(labels):
             classes, dim = int(labels.max()) + 1, features.shape[1]
-            moments = self._room_for(classes, dim, features.device, expected_samples=expected_samples)
+            moments = self._room_for(
+                classes, dim, features.device, expected_samples=expected_samples, reserved=reserved
+            )
             for rows, targets in zip(features.split(_CHUNK), labels.split(_CHUNK), strict=True):
                 moments.add(self._unit_length(rows.to(moments.device, torch.float64)), targets)
             self._cache = {}
@@ -467,6 +478,7 @@ class GaussianDensity:
         *,
         expected_samples: int | None = None,
         decided: Covariance | None = None,
+        reserved: int = 0,
     ) -> ClassMoments:
         """The moments, made on first use and grown where a new class turned up."""
         num_classes = self.num_classes or num_classes
@@ -476,7 +488,7 @@ class GaussianDensity:
             device = known.device if known else _with_double(device)
             decided = decided or self._covariance
             # Before anything is allocated
-            covariance = _affordable_covariance(self, num_classes, dim, device, expected_samples, decided)
+            covariance = _affordable_covariance(self, num_classes, dim, device, expected_samples, decided, reserved)
             if known is None:
                 self._moments = self._empty_moments(covariance, num_classes, dim, device)
             else:
@@ -690,12 +702,16 @@ def _affordable_covariance(
     device: torch.device,
     expected_samples: int | None,
     decided: Covariance | None,
+    reserved: int,
 ) -> Covariance:
     """The covariance to fit, within memory: what was asked for or decided earlier, or what "auto" decides now."""
     may_choose = density.covariance == "auto" and decided in (None, "full") and num_classes > 1
     may_choose = may_choose and density.shrinkage != "ledoit_wolf"  # which needs whole matrices
     covariance = decided or ("full" if density.covariance == "auto" else density.covariance)
     available = available_memory(device)
+    if available is not None:
+        available = max(available - reserved, 0)
+    beside = " beside the other densities" if reserved else ""
 
     def needed(covariance: Covariance) -> int:
         return memory_needed(covariance, num_classes, dim, density.rank, pca=density.pca is not None)
@@ -709,22 +725,23 @@ def _affordable_covariance(
             f"classes are {per_class:.3g} per class, too few for {kept:,} features. Ask for covariance='full' to have "
             "one per class all the same.",
             FewSamplesWarning,
-            stacklevel=5,
+            stacklevel=frames_to_the_caller(),
         )
     elif may_choose and available is not None and needed("full") > available / 2:
         covariance = "shared"
         warnings.warn(
             f"All classes share one covariance (covariance='auto'): one for each of {num_classes:,} classes with "
-            f"{dim:,} features needs {_gigabytes(needed('full'))}, and {_gigabytes(available)} are available. "
+            f"{dim:,} features needs {_gigabytes(needed('full'))}, and {_gigabytes(available)} are available{beside}. "
             "covariance='low_rank' has one per class in less memory.",
             CovarianceWarning,
-            stacklevel=5,
+            stacklevel=frames_to_the_caller(),
         )
     if available is not None and needed(covariance) > available:
         raise OutOfMemoryError(
             f"covariance={covariance!r} for {num_classes:,} classes with {dim:,} features needs "
-            f"{_gigabytes(needed(covariance))}, and {_gigabytes(available)} are available. Use covariance='shared' "
-            f"({_gigabytes(needed('shared'))}), 'low_rank' with a smaller rank, 'diagonal', or a narrower layer."
+            f"{_gigabytes(needed(covariance))}, and {_gigabytes(available)} are available{beside}. Use "
+            f"covariance='shared' ({_gigabytes(needed('shared'))}), 'low_rank' with a smaller rank, 'diagonal', or a "
+            "narrower layer."
         )
     return covariance
 
@@ -799,5 +816,5 @@ def _warn_of_few_samples(density: GaussianDensity, moments: ClassMoments) -> Non
         f"features ({moments.dim}): {named}{', ...' if len(few) > 5 else ''}. {consequence}. For a sharper density "
         f"give each class more than {moments.dim} samples, or use covariance='shared', 'low_rank' or pca=.",
         FewSamplesWarning,
-        stacklevel=6,
+        stacklevel=frames_to_the_caller(),
     )

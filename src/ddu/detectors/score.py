@@ -71,12 +71,18 @@ class Part:
         # Of the energies: how many, their mean, and the sum of squares about it
         self._count, self._mean, self._squares = 0, 0.0, 0.0
 
-    def update(self, features: Tensor, logits: Tensor, labels: Tensor, expected_samples: int | None) -> None:
-        """Learns from samples of the training data, of which there will be so many in all, where that is known."""
+    def update(
+        self, features: Tensor, logits: Tensor, labels: Tensor, expected_samples: int | None, reserved: int = 0
+    ) -> None:
+        """Learns from samples of the training data, of which there will be so many in all, where that is known.
+
+        The other parts are going to need `reserved` bytes of the memory that is available before the first samples.
+        """
         if self.density is None:
             self._add(energy(logits.cpu().double()))
         else:
-            self.density.update(self._seen(features), labels, expected_samples=expected_samples)
+            z = self._seen(features)
+            self.density.update(z, labels, expected_samples=expected_samples, reserved=reserved)
 
     def merge(self, other: "Part") -> None:
         """Adds the samples that the same part has seen elsewhere."""
@@ -154,8 +160,11 @@ class Score:
 
     def update(self, features: Tensor, logits: Tensor, labels: Tensor, expected_samples: int | None = None) -> None:
         """Learns from samples of the training data, (sample, feature) of all layers side by side."""
+        reserved = 0
         for part, z in self._by_part(features):
-            part.update(z, logits, labels, expected_samples)
+            part.update(z, logits, labels, expected_samples, reserved)
+            if part.density is not None and part.density.is_fitted:
+                reserved += part.density.memory_needed_
 
     def merge(self, other: "Score") -> Self:
         """Adds the samples that a score of the same parts has seen elsewhere, before either is prepared."""
