@@ -19,6 +19,7 @@ from ddu.errors import (
     FeatureError,
     FewSamplesWarning,
     InputError,
+    LabelError,
     NotSupportedError,
     OutOfMemoryError,
 )
@@ -313,6 +314,51 @@ def test_update_adds_to_every_density_what_a_fit_on_all_would_have_given():
     for expected, density in zip(whole.score.densities, streamed.score.densities, strict=True):
         for name, tensor in expected.state_tensors().items():
             torch.testing.assert_close(density.state_tensors()[name], tensor, rtol=1e-7, atol=1e-9)
+
+
+def test_downdate_forgets_in_every_density_as_if_the_samples_had_never_been(tmp_path):
+    model, (x, y), (more, labels) = network(), blobs(300), blobs(90, seed=3)
+    expected = ddu.DDU(model).fit([(x, y)]).score
+    ddu.DDU(model).fit([(torch.cat([x, more]), torch.cat([y, labels]))]).save(tmp_path, moments=True)
+    loaded = ddu.load(tmp_path, model)
+    assert isinstance(loaded, ddu.DDU)
+    batch = loaded.tap(more)._replace(labels=labels)
+    loaded.downdate(batch)
+    assert loaded.score is not None
+    assert expected is not None
+    for mine, theirs in zip(loaded.score.densities, expected.densities, strict=True):
+        for name, tensor in theirs.state_tensors().items():
+            torch.testing.assert_close(mine.state_tensors()[name], tensor, rtol=1e-6, atol=1e-6)
+    z = loaded.tap(X)
+    torch.testing.assert_close(
+        loaded.score.values(z.features, z.logits), expected.values(z.features, z.logits), rtol=1e-4, atol=1e-4
+    )
+    ddu.DDU(model).fit([(x, y)]).save(tmp_path)
+    without = ddu.load(tmp_path, model)
+    assert isinstance(without, ddu.DDU)
+    with pytest.raises(NotSupportedError, match="was loaded without its moments"):
+        without.downdate(batch)
+
+
+def test_samples_that_were_not_seen_are_forgotten_by_no_density():
+    detector = ddu.DDU(network()).fit([blobs(60)])
+    assert detector.score is not None
+    x, y = blobs(60)
+    before = detector.predict(X).epistemic
+    batch = detector.tap(x)
+    # The first density has seen these features, and the second one has not
+    strange = torch.cat([batch.features[:, :8], 50 * batch.features[:, 8:].flip(0)], 1)
+    rows = torch.arange(0, 30, 3)
+    with pytest.raises(FeatureError, match="were not among them"):
+        detector.downdate(batch._replace(features=strange[rows], logits=batch.logits[rows], labels=y[rows]))
+    with pytest.raises(LabelError) as caught:
+        detector.downdate(batch._replace(labels=y))
+    assert str(caught.value) == (
+        "Class 0 has 20 samples, of which 0 would be left, and a density needs at least 2: forget fewer, or fit again "
+        "without this class."
+    )
+    assert [density.counts_.tolist() for density in detector.score.densities] == [[20, 20, 20]] * 3
+    torch.testing.assert_close(detector.predict(X).epistemic, before, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("features", ["stages", lambda x: x, ["0", "4"]], ids=["stages", "callable", "names"])
