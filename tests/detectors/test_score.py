@@ -154,6 +154,20 @@ def test_held_out_data_has_a_median_of_0_and_a_quantile_of_1_in_every_part():
     assert score.centre == [0.0, 0.0]  # the one before is left alone
 
 
+def test_before_calibration_a_part_is_standardised_to_the_same_scale_by_what_is_expected_of_it():
+    generator = torch.Generator().manual_seed(1)
+    y = torch.arange(4000) % 2
+    z = torch.randn(4000, 5, generator=generator).double() + 100 * y[:, None]
+    logits = torch.randn(4000, 2, generator=generator).double()
+    score = Score([Part("features", density=GaussianDensity()), Part("energy")], [5])
+    score.update(z, logits, y)
+    terms = score.prepare().terms(score.values(z, logits)).numpy()
+    # Of a normal variable the quantile would be 1; half of a χ² variable of 5 degrees of freedom has a longer tail
+    tail = float((stats.chi2.ppf(0.95, 5) - 5) / 2 / (stats.norm.ppf(0.95) * math.sqrt(5 / 2)))
+    np.testing.assert_allclose(terms.mean(0), 0, atol=0.1)
+    np.testing.assert_allclose(np.quantile(terms, 0.95, axis=0), np.array([tail, 1.0]), rtol=0.05)
+
+
 def test_a_part_that_does_not_vary_neither_fails_nor_counts():
     (z, y), logits = mixture(200), torch.zeros(200, 2)
     score = Score([Part("features", density=GaussianDensity()), Part("energy")], [5])
@@ -488,6 +502,15 @@ def test_autocast_does_not_touch_what_is_made_of_features():
     expected = detector.predict(batch).epistemic
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(detector.predict(batch).epistemic, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_features_in_half_precision_are_looked_at_in_single(dtype):
+    detector = calibrated(network())
+    batch = detector.tap(X)
+    half = batch._replace(features=batch.features.to(dtype))
+    expected = detector.predict(batch._replace(features=half.features.float())).epistemic
+    assert torch.equal(detector.predict(half).epistemic, expected)
 
 
 @pytest.mark.parametrize("how", ["autocast", "a bfloat16 model", "autocast throughout"])

@@ -487,7 +487,8 @@ class GaussianDensity:
             num_classes = max(num_classes, known.num_classes if known else 0)
             device = known.device if known else _with_double(device)
             decided = decided or self._covariance
-            # Before anything is allocated
+            # Before anything is allocated; the forecast includes what is held already
+            reserved -= sum(tensor.nbytes for tensor in known.tensors().values()) if known else 0
             covariance = _affordable_covariance(self, num_classes, dim, device, expected_samples, decided, reserved)
             if known is None:
                 self._moments = self._empty_moments(covariance, num_classes, dim, device)
@@ -711,7 +712,7 @@ def _affordable_covariance(
     available = available_memory(device)
     if available is not None:
         available = max(available - reserved, 0)
-    beside = " beside the other densities" if reserved else ""
+    beside = " beside the other densities" if reserved > 0 else ""
 
     def needed(covariance: Covariance) -> int:
         return memory_needed(covariance, num_classes, dim, density.rank, pca=density.pca is not None)
