@@ -36,11 +36,7 @@ def conformal_rank(samples: int, false_alarm_rate: float, *, confidence: float |
     """
     needed = least_samples(false_alarm_rate, confidence)
     if samples < needed:
-        sure = "" if confidence is None else f" with a confidence of {confidence:g}"
-        raise InputError(
-            f"A false-alarm rate of {false_alarm_rate:g}{sure} needs at least {needed} held-out samples, there are "
-            f"{samples}: hold out more, or accept a rate of {possible_rate(samples, confidence):g}."
-        )
+        raise too_few(f"{needed} held-out samples", samples, samples, false_alarm_rate, confidence)
     # The rate as it was written: 0.07 (99 + 1) is 7, not 7.000000000000001
     rank = math.floor(Fraction(str(float(false_alarm_rate))) * (samples + 1))
     return rank if confidence is None else _confident_rank(samples, rank, float(false_alarm_rate), confidence)
@@ -61,12 +57,38 @@ def least_samples(false_alarm_rate: float, confidence: float | None = None) -> i
     return max(least, math.ceil(math.log1p(-confidence) / math.log1p(-false_alarm_rate) * (1 - 1e-12)))
 
 
-def possible_rate(samples: int, confidence: float | None = None) -> float:
-    """A rate for which so many held-out samples are enough, rounded up to four digits."""
+def too_few(needed: str, samples: int, left: int, false_alarm_rate: float, confidence: float | None) -> InputError:
+    """The error of a set that is too small for a rate.
+
+    Args:
+        needed: What it takes, in words.
+        samples: How many there are.
+        left: How many of them set the threshold.
+        false_alarm_rate: The rate.
+        confidence: With which it is to hold; None is on average.
+
+    >>> print(too_few("19 held-out samples", 9, 9, 0.05, None))
+    A false-alarm rate of 0.05 needs at least 19 held-out samples, there are 9: hold out more, or accept a rate of 0.1.
+    """
+    sure = "" if confidence is None else f" with a confidence of {confidence:g}"
+    rate = possible_rate(left, confidence)
+    ways = "hold out more" if rate is None else f"hold out more, or accept a rate of {rate:g}"
+    return InputError(
+        f"A false-alarm rate of {false_alarm_rate:g}{sure} needs at least {needed}, there are {samples}: {ways}."
+    )
+
+
+def possible_rate(samples: int, confidence: float | None = None) -> float | None:
+    """A rate for which so many held-out samples are enough, rounded up to four digits; None if there is none below 1.
+
+    >>> possible_rate(99), possible_rate(0)
+    (0.01, None)
+    """
     rate = 1 / (samples + 1)
     if confidence is not None and samples:
         rate = max(rate, -math.expm1(math.log1p(-confidence) / samples))
-    return math.ceil(1e4 * rate * (1 - 1e-12)) / 1e4
+    rate = math.ceil(1e4 * rate * (1 - 1e-12)) / 1e4
+    return rate if rate < 1 else None
 
 
 def _confident_rank(samples: int, highest: int, rate: float, confidence: float) -> int:

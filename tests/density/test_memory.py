@@ -83,7 +83,7 @@ def test_without_memory_the_classes_share_one_and_it_says_so(blobs: Blobs, room:
     z, y = blobs(classes=50, dim=30)
     room(2 * memory_needed("full", 50, 30, 32, pca=False) - 1)
     with pytest.warns(CovarianceWarning) as caught:
-        density = GaussianDensity().update(z[:100], y[:100]).update(z[100:], y[100:])
+        density = GaussianDensity(num_classes=50).update(z[:100], y[:100]).update(z[100:], y[100:])
     assert [str(warning.message) for warning in caught] == [
         "All classes share one covariance (covariance='auto'): one for each of 50 classes with 30 features needs "
         "0.00133 GB, and 0.00266 GB are available. covariance='low_rank' has one per class in less memory."
@@ -168,7 +168,8 @@ def test_classes_that_turn_up_later_are_counted_before_they_are_given_room(
     z, y = blobs(classes=6)
     early = y < 3
     auto, full = GaussianDensity().update(z[early], y[early]), GaussianDensity("full").update(z[early], y[early])
-    room(memory_needed("full", 6, 4, 32, pca=False) - 1)
+    held = sum(tensor.nbytes for tensor in full.moments_.tensors().values())
+    room(memory_needed("full", 6, 4, 32, pca=False) - held - 1)
     with pytest.warns(CovarianceWarning):
         auto.update(z[~early], y[~early])
     assert auto.covariance_ == "shared"
@@ -176,6 +177,18 @@ def test_classes_that_turn_up_later_are_counted_before_they_are_given_room(
     with pytest.raises(OutOfMemoryError):
         full.update(z[~early], y[~early])
     assert full.counts_.tolist() == [50, 50, 50]
+
+
+def test_what_is_held_already_is_not_counted_twice(blobs: Blobs, room: Callable[[int | None], None]) -> None:
+    """A stream in the order of its classes: every new one asks for room again."""
+    z, y = blobs(classes=6)
+    density, total = GaussianDensity("full"), memory_needed("full", 6, 4, 32, pca=False)
+    for label in range(6):
+        held = sum(tensor.nbytes for tensor in density.moments_.tensors().values()) if density.is_fitted else 0
+        room(total - held)
+        density.update(z[y == label], y[y == label])
+    room(None)
+    assert_close(density.log_density(z), GaussianDensity("full").fit(z, y).log_density(z))
 
 
 @pytest.mark.parametrize("first", ["full", "shared"])

@@ -13,7 +13,16 @@ from torch import Tensor, nn
 import ddu
 from ddu.density import GaussianDensity
 from ddu.detectors.score import Part, Score, raw, shares
-from ddu.errors import CalibrationWarning, FeatureError, FewSamplesWarning, InputError, NotSupportedError
+from ddu.errors import (
+    CalibrationWarning,
+    CovarianceWarning,
+    FeatureError,
+    FewSamplesWarning,
+    InputError,
+    LabelError,
+    NotSupportedError,
+    OutOfMemoryError,
+)
 from ddu.features import FeatureBatch
 
 CLASSES, INPUTS = 3, 4
@@ -145,6 +154,20 @@ def test_held_out_data_has_a_median_of_0_and_a_quantile_of_1_in_every_part():
     assert score.centre == [0.0, 0.0]  # the one before is left alone
 
 
+def test_before_calibration_a_part_is_standardised_to_the_same_scale_by_what_is_expected_of_it():
+    generator = torch.Generator().manual_seed(1)
+    y = torch.arange(4000) % 2
+    z = torch.randn(4000, 5, generator=generator).double() + 100 * y[:, None]
+    logits = torch.randn(4000, 2, generator=generator).double()
+    score = Score([Part("features", density=GaussianDensity()), Part("energy")], [5])
+    score.update(z, logits, y)
+    terms = score.prepare().terms(score.values(z, logits)).numpy()
+    # Of a normal variable the quantile would be 1; half of a χ² variable of 5 degrees of freedom has a longer tail
+    tail = float((stats.chi2.ppf(0.95, 5) - 5) / 2 / (stats.norm.ppf(0.95) * math.sqrt(5 / 2)))
+    np.testing.assert_allclose(terms.mean(0), 0, atol=0.1)
+    np.testing.assert_allclose(np.quantile(terms, 0.95, axis=0), np.array([tail, 1.0]), rtol=0.05)
+
+
 def test_a_part_that_does_not_vary_neither_fails_nor_counts():
     (z, y), logits = mixture(200), torch.zeros(200, 2)
     score = Score([Part("features", density=GaussianDensity()), Part("energy")], [5])
@@ -253,6 +276,46 @@ def test_options_that_cannot_be_are_refused(options, message):
     assert str(caught.value) == message
 
 
+# Memory
+
+
+def forecasts(model: nn.Module) -> list[int]:
+    """What one matrix per class takes in each of the parts."""
+    score = ddu.DDU(model, density={"covariance": "full"}).fit([blobs(600)]).score
+    assert score is not None
+    return [density.memory_needed_ for density in score.densities]
+
+
+def test_the_parts_of_a_sum_fit_into_memory_together(monkeypatch):
+    first, second, third = forecasts(network())
+    room = first + second + 2 * third - 1  # for any one of them, but not for all three
+    monkeypatch.setattr("ddu.density.memory.available_memory", lambda device: room)
+    with pytest.warns(CovarianceWarning, match="are available beside the other densities") as caught:
+        detector = ddu.DDU(network()).fit([blobs(300), blobs(300, seed=2)])
+    assert [warning.filename for warning in caught] == [__file__]
+    assert detector.score is not None
+    assert [density.covariance_ for density in detector.score.densities] == ["full", "full", "shared"]
+    room += 1
+    score = ddu.DDU(network()).fit([blobs(600)]).score
+    assert score is not None
+    assert {density.covariance_ for density in score.densities} == {"full"}
+
+
+def test_parts_that_do_not_fit_together_are_refused(monkeypatch):
+    room = sum(forecasts(network())) - 1
+    monkeypatch.setattr("ddu.density.memory.available_memory", lambda device: room)
+    with pytest.raises(OutOfMemoryError, match="are available beside the other densities"):
+        ddu.DDU(network(), density={"covariance": "full"}).fit([blobs(600)])
+    room += 1
+    assert ddu.DDU(network(), density={"covariance": "full"}).fit([blobs(600)]).is_fitted
+
+
+def test_warnings_of_the_densities_point_at_the_line_that_fits():
+    with pytest.warns(FewSamplesWarning) as caught:
+        ddu.DDU(network()).fit([blobs(12)])
+    assert {warning.filename for warning in caught} == {__file__}
+
+
 # Learning on, saving
 
 
@@ -265,6 +328,51 @@ def test_update_adds_to_every_density_what_a_fit_on_all_would_have_given():
     for expected, density in zip(whole.score.densities, streamed.score.densities, strict=True):
         for name, tensor in expected.state_tensors().items():
             torch.testing.assert_close(density.state_tensors()[name], tensor, rtol=1e-7, atol=1e-9)
+
+
+def test_downdate_forgets_in_every_density_as_if_the_samples_had_never_been(tmp_path):
+    model, (x, y), (more, labels) = network(), blobs(300), blobs(90, seed=3)
+    expected = ddu.DDU(model).fit([(x, y)]).score
+    ddu.DDU(model).fit([(torch.cat([x, more]), torch.cat([y, labels]))]).save(tmp_path, moments=True)
+    loaded = ddu.load(tmp_path, model)
+    assert isinstance(loaded, ddu.DDU)
+    batch = loaded.tap(more)._replace(labels=labels)
+    loaded.downdate(batch)
+    assert loaded.score is not None
+    assert expected is not None
+    for mine, theirs in zip(loaded.score.densities, expected.densities, strict=True):
+        for name, tensor in theirs.state_tensors().items():
+            torch.testing.assert_close(mine.state_tensors()[name], tensor, rtol=1e-6, atol=1e-6)
+    z = loaded.tap(X)
+    torch.testing.assert_close(
+        loaded.score.values(z.features, z.logits), expected.values(z.features, z.logits), rtol=1e-4, atol=1e-4
+    )
+    ddu.DDU(model).fit([(x, y)]).save(tmp_path)
+    without = ddu.load(tmp_path, model)
+    assert isinstance(without, ddu.DDU)
+    with pytest.raises(NotSupportedError, match="was loaded without its moments"):
+        without.downdate(batch)
+
+
+def test_samples_that_were_not_seen_are_forgotten_by_no_density():
+    detector = ddu.DDU(network()).fit([blobs(60)])
+    assert detector.score is not None
+    x, y = blobs(60)
+    before = detector.predict(X).epistemic
+    batch = detector.tap(x)
+    # The first density has seen these features, and the second one has not
+    strange = torch.cat([batch.features[:, :8], 50 * batch.features[:, 8:].flip(0)], 1)
+    rows = torch.arange(0, 30, 3)
+    with pytest.raises(FeatureError, match="were not among them"):
+        detector.downdate(batch._replace(features=strange[rows], logits=batch.logits[rows], labels=y[rows]))
+    with pytest.raises(LabelError) as caught:
+        detector.downdate(batch._replace(labels=y))
+    assert str(caught.value) == (
+        "Class 0 has 20 samples, of which 0 would be left, and a density needs at least 2: forget fewer, or fit again "
+        "without this class."
+    )
+    assert [density.counts_.tolist() for density in detector.score.densities] == [[20, 20, 20]] * 3
+    torch.testing.assert_close(detector.predict(X).epistemic, before, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("features", ["stages", lambda x: x, ["0", "4"]], ids=["stages", "callable", "names"])
@@ -319,6 +427,45 @@ def test_the_least_number_of_held_out_samples_is_told_with_both_purposes():
     assert [detector.samples_for_threshold(n) for n in (123, 124, 35)] == [98, 99, 28]
 
 
+@pytest.mark.parametrize(
+    ("held_out", "confidence", "message"),
+    [
+        (
+            73,
+            0.95,
+            "A false-alarm rate of 0.05 with a confidence of 0.95 needs at least 74 held-out samples, 59 for the "
+            "threshold and 15 that standardise the score, there are 73: hold out more, or accept a rate of 0.0504.",
+        ),
+        (
+            1,
+            None,
+            "A false-alarm rate of 0.05 needs at least 24 held-out samples, 19 for the threshold and 5 that "
+            "standardise the score, there are 1: hold out more.",
+        ),
+        (
+            0,
+            None,
+            "A false-alarm rate of 0.05 needs at least 24 held-out samples, 19 for the threshold and 5 that "
+            "standardise the score, there are 0: hold out more.",
+        ),
+    ],
+)
+def test_too_few_held_out_samples_are_told_the_confidence_and_a_rate_that_can_be_kept(held_out, confidence, message):
+    detector = ddu.DDU(network()).fit([blobs(60)])
+    with pytest.raises(InputError) as caught:
+        detector.check_held_out(held_out, 0.05, confidence)
+    assert str(caught.value) == message
+
+
+def test_the_rate_that_is_offered_can_be_kept():
+    detector = ddu.DDU(network()).fit([blobs(60)])
+    for held_out, confidence in ((2, None), (73, 0.95), (40, 0.9), (123, None)):
+        with pytest.raises(InputError) as caught:
+            detector.check_held_out(held_out, 0.001, confidence)
+        offered = float(str(caught.value).removesuffix(".").rpartition(" ")[2])
+        detector.check_held_out(held_out, offered, confidence)
+
+
 def draw(samples: int, generator: torch.Generator) -> FeatureBatch:
     """Features, logits and labels as a calibrated network would give them."""
     z = torch.randn(samples, 3, generator=generator) ** 3  # far from Gaussian
@@ -355,6 +502,15 @@ def test_autocast_does_not_touch_what_is_made_of_features():
     expected = detector.predict(batch).epistemic
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(detector.predict(batch).epistemic, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_features_in_half_precision_are_looked_at_in_single(dtype):
+    detector = calibrated(network())
+    batch = detector.tap(X)
+    half = batch._replace(features=batch.features.to(dtype))
+    expected = detector.predict(batch._replace(features=half.features.float())).epistemic
+    assert torch.equal(detector.predict(half).epistemic, expected)
 
 
 @pytest.mark.parametrize("how", ["autocast", "a bfloat16 model", "autocast throughout"])

@@ -34,7 +34,7 @@ from ddu.density.covariance import (
     summarise,
 )
 from ddu.density.factors import DensityGraph, Factors, fit_affine_map, restored_factors, unit_length
-from ddu.density.memory import affordable_covariance
+from ddu.density.memory import affordable_covariance, memory_needed
 from ddu.density.moments import ClassMoments, SketchedScatter, split_by_class
 from ddu.density.scorers import Scorer
 from ddu.errors import FeatureError, FewSamplesWarning, InputError, LabelError, NotFittedError, NotSupportedError
@@ -80,6 +80,7 @@ class GaussianDensity:
 
     Attributes:
         covariance_: The covariance that was asked for, or that "auto" decided on.
+        memory_needed_: Bytes at the peak of fitting, as they are forecast before anything is allocated.
         moments_: The moments of the features, from which everything else follows.
         counts_: Samples of each class, (class,).
         means_: Mean of each class, (class, feature), after `normalize`, before `standardize` and `pca`.
@@ -151,7 +152,9 @@ class GaussianDensity:
         self._count, self._cache = None, fresh._cache
         return self
 
-    def update(self, z: Array, y: Array, *, expected_samples: int | None = None) -> "GaussianDensity":
+    def update(
+        self, z: Array, y: Array, *, expected_samples: int | None = None, reserved: int = 0
+    ) -> "GaussianDensity":
         """Adds samples to those seen so far.
 
         Args:
@@ -159,8 +162,9 @@ class GaussianDensity:
             y: Labels, (sample,), integers from 0.
             expected_samples: How many samples there will be in all, where that is known: covariance="auto" asks for it
                 with the first ones.
+            reserved: Bytes of the available memory that others are going to need, such as the other densities of a sum.
         """
-        self._add(z, y, expected_samples)
+        self._add(z, y, expected_samples, reserved)
         return self
 
     def downdate(self, z: Array, y: Array) -> "GaussianDensity":
@@ -305,6 +309,11 @@ class GaussianDensity:
         return cast(Covariance, (self.is_fitted or self.moments_) and self._covariance)
 
     @property
+    def memory_needed_(self) -> int:
+        moments = self.moments_
+        return memory_needed(self.covariance_, moments.num_classes, moments.dim, self.rank, pca=self.pca is not None)
+
+    @property
     def num_features_(self) -> int:
         if self._count is None:
             return self.moments_.dim
@@ -432,14 +441,16 @@ class GaussianDensity:
                 "show its covariances. Save the detector with moments=True, or fit again."
             )
 
-    def _add(self, z: Array, y: Array, expected_samples: int | None) -> None:
+    def _add(self, z: Array, y: Array, expected_samples: int | None, reserved: int = 0) -> None:
         _check_parameters(self)
         self._need_moments()
         features = check_features(z, dim=self._moments.dim if self._moments else None)
         labels = check_labels(y, samples=len(features), num_classes=self.num_classes)
         if len(labels):
             classes, dim = int(labels.max()) + 1, features.shape[1]
-            moments = self._room_for(classes, dim, features.device, expected_samples=expected_samples)
+            moments = self._room_for(
+                classes, dim, features.device, expected_samples=expected_samples, reserved=reserved
+            )
             for rows, targets in zip(features.split(_CHUNK), labels.split(_CHUNK), strict=True):
                 moments.add(self._unit_length(rows.to(moments.device, torch.float64)), targets)
             self._cache = {}
@@ -452,6 +463,7 @@ class GaussianDensity:
         *,
         expected_samples: int | None = None,
         decided: Covariance | None = None,
+        reserved: int = 0,
     ) -> ClassMoments:
         """The moments, made on first use and grown where a new class turned up."""
         num_classes = self.num_classes or num_classes
@@ -460,8 +472,9 @@ class GaussianDensity:
             num_classes = max(num_classes, known.num_classes if known else 0)
             device = known.device if known else _with_double(device)
             decided = decided or self._covariance
-            # Before anything is allocated
-            covariance = affordable_covariance(self, num_classes, dim, device, expected_samples, decided)
+            # Before anything is allocated; the forecast includes what is held already
+            reserved -= sum(tensor.nbytes for tensor in known.tensors().values()) if known else 0
+            covariance = affordable_covariance(self, num_classes, dim, device, expected_samples, decided, reserved)
             if known is None:
                 self._moments = self._empty_moments(covariance, num_classes, dim, device)
             else:

@@ -33,12 +33,19 @@ def affordable_covariance(
     device: torch.device,
     expected_samples: int | None,
     decided: Covariance | None,
+    reserved: int = 0,
 ) -> Covariance:
-    """The covariance to fit, within memory: what was asked for or decided earlier, or what "auto" decides now."""
+    """The covariance to fit, within memory: what was asked for or decided earlier, or what "auto" decides now.
+
+    Others are going to need `reserved` bytes of that memory.
+    """
     may_choose = density.covariance == "auto" and decided in (None, "full") and num_classes > 1
     may_choose = may_choose and density.shrinkage != "ledoit_wolf"  # which needs whole matrices
     covariance = decided or ("full" if density.covariance == "auto" else density.covariance)
     available = available_memory(device)
+    if available is not None:
+        available = max(available - reserved, 0)
+    beside = " beside the other densities" if reserved > 0 else ""
 
     def needed(covariance: Covariance) -> int:
         return memory_needed(covariance, num_classes, dim, density.rank, pca=density.pca is not None)
@@ -58,7 +65,7 @@ def affordable_covariance(
         covariance = "shared"
         warnings.warn(
             f"All classes share one covariance (covariance='auto'): one for each of {num_classes:,} classes with "
-            f"{dim:,} features needs {_gigabytes(needed('full'))}, and {_gigabytes(available)} are available. "
+            f"{dim:,} features needs {_gigabytes(needed('full'))}, and {_gigabytes(available)} are available{beside}. "
             "covariance='low_rank' has one per class in less memory.",
             CovarianceWarning,
             stacklevel=frames_to_the_caller(),
@@ -66,8 +73,9 @@ def affordable_covariance(
     if available is not None and needed(covariance) > available:
         raise OutOfMemoryError(
             f"covariance={covariance!r} for {num_classes:,} classes with {dim:,} features needs "
-            f"{_gigabytes(needed(covariance))}, and {_gigabytes(available)} are available. Use covariance='shared' "
-            f"({_gigabytes(needed('shared'))}), 'low_rank' with a smaller rank, 'diagonal', or a narrower layer."
+            f"{_gigabytes(needed(covariance))}, and {_gigabytes(available)} are available{beside}. Use "
+            f"covariance='shared' ({_gigabytes(needed('shared'))}), 'low_rank' with a smaller rank, 'diagonal', or a "
+            "narrower layer."
         )
     return covariance
 

@@ -14,7 +14,7 @@ import torch
 
 from ddu.artifacts import model_fingerprint
 from ddu.calibration import ThresholdRule, calibrate
-from ddu.conformal import conformal_rank, least_samples, possible_rate
+from ddu.conformal import least_samples, too_few
 from ddu.density import check_classes, check_device
 from ddu.detectors.inputs import (
     SeenInputs,
@@ -405,15 +405,11 @@ class BaseDetector(AbstractDetector):
     def check_held_out(self, samples: int, false_alarm_rate: float, confidence: float | None = None) -> None:
         """Refuses too few held-out samples; some may standardise the score, and the rest sets thresholds."""
         needed, left = least_samples(false_alarm_rate, confidence), self.samples_for_threshold(samples)
-        if left == samples:
-            conformal_rank(samples, false_alarm_rate, confidence=confidence)
-        elif left < needed:
-            least = next(count for count in itertools.count(needed) if self.samples_for_threshold(count) >= needed)
-            raise InputError(
-                f"A false-alarm rate of {false_alarm_rate:g} needs at least {least} held-out samples, {needed} for the "
-                f"threshold and {least - needed} that standardise the score, there are {samples}: hold out more, or "
-                f"accept a rate of {possible_rate(left, confidence):g}."
-            )
+        if left >= needed:
+            return
+        least = next(count for count in itertools.count(needed) if self.samples_for_threshold(count) >= needed)
+        purposes = f", {needed} for the threshold and {least - needed} that standardise the score" * (least > needed)
+        raise too_few(f"{least} held-out samples{purposes}", samples, left, false_alarm_rate, confidence)
 
     def _judge(self, batch: FeatureBatch) -> Evidence:
         evidence = self._evidence(batch)

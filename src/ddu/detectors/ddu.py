@@ -190,6 +190,13 @@ class DDU(BaseDetector):
         for density in score.densities:
             density.prepare()
 
+    def downdate(self, batch: FeatureBatch) -> None:
+        """Forgets labelled samples that the densities have seen, as if they never had been; else as `update`."""
+        score, batch = self._fitted, self._restricted(batch)
+        score.downdate(batch.features, labels_of(batch))
+        for density in score.densities:
+            density.prepare()
+
     def _collect(self, batches: Iterable[FeatureBatch], expected_samples: int | None) -> Score | None:
         """Moments only: memory does not grow with the data."""
         score: Score | None = None

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ddu.density import GaussianDensity, check_state
-from ddu.errors import FeatureError, InputError
+from ddu.density import GaussianDensity, check_labels, check_state
+from ddu.errors import FeatureError, InputError, LabelError
 from ddu.measures import energy
 from ddu.messages import check_name
 
@@ -71,12 +71,18 @@ class Part:
         # Of the energies: how many, their mean, and the sum of squares about it
         self._count, self._mean, self._squares = 0, 0.0, 0.0
 
-    def update(self, features: Tensor, logits: Tensor, labels: Tensor, expected_samples: int | None) -> None:
-        """Learns from samples of the training data, of which there will be so many in all, where that is known."""
+    def update(
+        self, features: Tensor, logits: Tensor, labels: Tensor, expected_samples: int | None, reserved: int = 0
+    ) -> None:
+        """Learns from samples of the training data, of which there will be so many in all, where that is known.
+
+        The other parts are going to need `reserved` bytes of the memory that is available before the first samples.
+        """
         if self.density is None:
             self._add(energy(logits.cpu().double()))
         else:
-            self.density.update(self._seen(features), labels, expected_samples=expected_samples)
+            z = self.seen(features)
+            self.density.update(z, labels, expected_samples=expected_samples, reserved=reserved)
 
     def merge(self, other: "Part") -> None:
         """Adds the samples that the same part has seen elsewhere."""
@@ -88,7 +94,7 @@ class Part:
         """What is standardised, (sample,); larger is more unknown."""
         if self.density is None:
             return energy(logits.float())
-        z, relative = self._seen(features), self.density.background
+        z, relative = self.seen(features), self.density.background
         return -(self.density.relative_log_density(z) if relative else self.density.log_density(z))
 
     def expected(self) -> tuple[float, float]:
@@ -116,7 +122,8 @@ class Part:
             self._mean += delta * samples / count
         self._count = count
 
-    def _seen(self, features: Tensor) -> Tensor:
+    def seen(self, features: Tensor) -> Tensor:
+        """The view of a layer's features."""
         # Half precision has too few digits for shares
         half = features.dtype in (torch.float16, torch.bfloat16)
         return VIEWS[self.view](features.float() if half else features)
@@ -154,8 +161,33 @@ class Score:
 
     def update(self, features: Tensor, logits: Tensor, labels: Tensor, expected_samples: int | None = None) -> None:
         """Learns from samples of the training data, (sample, feature) of all layers side by side."""
+        reserved = 0
         for part, z in self._by_part(features):
-            part.update(z, logits, labels, expected_samples)
+            part.update(z, logits, labels, expected_samples, reserved)
+            if part.density is not None and part.density.is_fitted:
+                reserved += part.density.memory_needed_
+
+    def downdate(self, features: Tensor, labels: Tensor) -> None:
+        """Forgets samples that every density has seen; of each class, two must be left."""
+        check_labels(labels, samples=len(features), num_classes=len(self.densities[0].counts_))
+        counts = self.densities[0].counts_.cpu()
+        left = counts - torch.bincount(labels.cpu(), minlength=len(counts))
+        few = ((left >= 0) & (left < 2)).nonzero().flatten().tolist()
+        if few:
+            raise LabelError(
+                f"Class {few[0]} has {int(counts[few[0]])} samples, of which {int(left[few[0]])} would be left, and a "
+                "density needs at least 2: forget fewer, or fit again without this class."
+            )
+        forgotten: list[tuple[GaussianDensity, Tensor]] = []
+        try:
+            for part, z in self._by_part(features):
+                if part.density is not None:
+                    part.density.downdate(part.seen(z), labels)
+                    forgotten.append((part.density, part.seen(z)))
+        except BaseException:
+            for density, z in forgotten:  # all of them forget, or none
+                density.update(z, labels)
+            raise
 
     def merge(self, other: "Score") -> Self:
         """Adds the samples that a score of the same parts has seen elsewhere, before either is prepared."""
