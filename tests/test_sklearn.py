@@ -1,4 +1,4 @@
-"""The scikit-learn estimator: scikit-learn's own checks, and its answers against those of independent models."""
+"""The scikit-learn estimators: scikit-learn's own checks, and its answers against those of independent models."""
 
 import os
 import pickle
@@ -8,16 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
+from sklearn.base import clone
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from torch import nn
 
 import ddu
 from ddu.errors import InputError, LabelError
-from ddu.sklearn import GaussianDensityClassifier
+from ddu.sklearn import DetectorClassifier, GaussianDensityClassifier
 
 # Every check counts: those of array libraries are skipped unless scipy was imported with this variable set.
 _ALL_CHECKS = """
@@ -160,3 +163,89 @@ def test_a_class_of_one_sample_is_refused_and_leaves_the_earlier_fit():
     with pytest.raises(LabelError, match="Class 1 has 1 sample, and a variance needs at least 2"):
         model.fit(X[:3], ["one", "one", "two"])
     np.testing.assert_array_equal(model.predict(X), before)
+
+
+@pytest.fixture(scope="module")
+def network():
+    """Trained on the first 3,000 of 5,000 samples."""
+    X, y = (one[:3000] for one in data(5000))
+    inputs, labels = torch.from_numpy(X).float(), torch.from_numpy(np.unique(y, return_inverse=True)[1])
+    model = nn.Sequential(nn.Linear(3, 24), nn.ReLU(), nn.Linear(24, 16), nn.ReLU(), nn.Linear(16, 3))
+    optimiser = torch.optim.Adam(model.parameters(), 0.01)
+    for _ in range(150):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimiser.step()
+    return model.eval()
+
+
+def halves():
+    X, y = (one[3000:] for one in data(5000))
+    return (X[::2], y[::2]), (X[1::2], y[1::2])
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("ddu", {"features": ["1", "3"]}), ("ddu", None), ("ddu_paper", None), ("mahalanobis", None), ("energy", None)],
+)
+def test_a_detector_of_several_layers_or_none_is_an_estimator(method, options, network):
+    (X, y), (X_test, y_test) = halves()
+    classifier = DetectorClassifier(network, method, options=options, false_alarm_rate=0.05).fit(X, y)
+    with torch.no_grad():
+        label = network(torch.from_numpy(X_test).float()).argmax(1).numpy()
+    np.testing.assert_array_equal(classifier.predict(X_test), np.array(["apple", "bear", "car"])[label])
+    assert classifier.score(X_test, y_test) == np.mean(classifier.predict(X_test) == y_test) > 0.7
+    np.testing.assert_allclose(classifier.predict_proba(X_test).sum(1), 1, rtol=1e-5)
+    judged = classifier.judge(X_test)
+    # 160 held-out samples or more set the threshold: three standard errors of the rate that follows
+    assert np.mean(judged.p_value.numpy() <= 0.05) < 0.05 + 3 * np.sqrt(0.05 * 0.95 * (1 / 160 + 1 / 1000))
+    np.testing.assert_array_equal(classifier.score_samples(X_test), -judged.epistemic.numpy())
+    if method.startswith("ddu"):
+        assert (classifier.judge(X_test + 300).p_value <= 0.05).all()
+
+
+def test_the_same_verdicts_as_the_detector_alone(network):
+    (X, y), held_out = halves()
+    classifier = DetectorClassifier(network, options={"features": ["1", "3"]}).fit(X, y, calibration=held_out)
+    batches = [
+        (torch.from_numpy(one).float(), torch.from_numpy(np.unique(labels, return_inverse=True)[1]))
+        for one, labels in ((X, y), held_out)
+    ]
+    alone = ddu.DDU(network, features=["1", "3"]).fit(batches[:1]).calibrate(batches[1:])
+    x = 3 * X[:50]
+    found, expected = classifier.judge(x), alone.predict(torch.from_numpy(x).float())
+    torch.testing.assert_close(found.epistemic, expected.epistemic, rtol=1e-4, atol=1e-4)  # other batches of features
+    torch.testing.assert_close(found.probs, expected.probs)
+    assert found.verdict.tolist() == expected.verdict.tolist()
+
+
+def test_a_detector_is_cloned_searched_and_pickled(network):
+    (X, y), (X_test, _) = halves()
+    classifier = DetectorClassifier(network, options={"features": ["1", "3"]}, false_alarm_rate=0.05)
+    assert len(cross_val_score(clone(classifier), X, y, cv=3)) == 3
+    search = GridSearchCV(classifier, {"method": ["ddu", "ddu_paper"], "options": [None]}, cv=2).fit(X, y)
+    assert search.best_params_["method"] in ("ddu", "ddu_paper")
+    fitted = classifier.fit(X, y)
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.score_samples(X_test), fitted.score_samples(X_test))
+
+
+def test_labels_may_be_named_in_the_order_of_the_networks_outputs(network):
+    (X, y), (X_test, _) = halves()
+    swapped = nn.Sequential(*network, nn.Linear(3, 3))
+    with torch.no_grad():
+        swapped[-1].weight.copy_(torch.eye(3)[[2, 0, 1]])
+        swapped[-1].bias.zero_()
+    classifier = DetectorClassifier(swapped, "energy", classes=["car", "apple", "bear"]).fit(X, y)
+    expected = DetectorClassifier(network, "energy").fit(X, y).predict(X_test)
+    np.testing.assert_array_equal(classifier.predict(X_test), expected)
+
+
+def test_labels_that_the_network_does_not_have_are_refused(network):
+    (X, y), _ = halves()
+    with pytest.raises(LabelError) as caught:
+        DetectorClassifier(network, classes=["apple", "bear", "dog"]).fit(X, y)
+    assert str(caught.value) == (
+        "The labels ['car'] are not among the 3 classes of the network: name the label of each of its outputs by "
+        "classes=."
+    )

@@ -1,22 +1,28 @@
-"""The density as a scikit-learn estimator."""
+"""The density, and a detector around a trained network, as scikit-learn estimators."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from ddu.density import GaussianDensity
+from ddu.detectors import BaseDetector, find_method
 from ddu.errors import InputError, LabelError
 from ddu.messages import missing_extra
+from ddu.types import Prediction
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.model_selection import train_test_split
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+    from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 except ModuleNotFoundError as error:
     raise missing_extra("sklearn", "ddu.sklearn") from error
 
-__all__ = ["GaussianDensityClassifier"]
+__all__ = ["DetectorClassifier", "GaussianDensityClassifier"]
 
 
 class GaussianDensityClassifier(ClassifierMixin, BaseEstimator):
@@ -100,12 +106,7 @@ class GaussianDensityClassifier(ClassifierMixin, BaseEstimator):
             raise InputError("The first call of partial_fit needs classes=, all labels that there will ever be.")
         X, y = self._checked(X, y, reset=first)
         known = np.unique(classes) if first else self.classes_
-        strangers = np.setdiff1d(y, known)
-        if len(strangers):
-            raise LabelError(
-                f"The labels {strangers.tolist()} are not among the {len(known)} classes of the first partial_fit: "
-                "name them there, or fit again."
-            )
+        _check_known(y, known, "the first partial_fit: name them there, or fit again")
         density = self._density(len(known)) if first else self.density_
         self.density_ = density.update(X, np.searchsorted(known, y))
         self.classes_ = known
@@ -141,3 +142,127 @@ class GaussianDensityClassifier(ClassifierMixin, BaseEstimator):
     def _points(self, X: Any) -> torch.Tensor:
         check_is_fitted(self, "density_")
         return torch.from_numpy(validate_data(self, X, reset=False, dtype=[np.float64, np.float32], copy=True))
+
+
+class DetectorClassifier(ClassifierMixin, BaseEstimator):
+    """A trained network with a detector around it, whatever layers the detector reads.
+
+    `fit` learns from samples and calibrates on others; the network stays as it is. It predicts the network's class, and
+    `score_samples` is low for inputs that are unlike those samples.
+
+    Args:
+        model: The trained network; it returns logits.
+        method: The name of a registered method for one network; see `ddu.detectors.list_methods`.
+        options: Of the method, such as `{"features": ["layer2", "layer4"]}` for "ddu".
+        classes: The label of each output of the network, in order; None for the labels that `fit` is given, sorted.
+        false_alarm_rate: The share of inputs like those of `fit` that may be flagged.
+        held_out: The share of the samples that `fit` calibrates on, unless it is given others.
+        batch_size: Inputs that the network is shown at a time.
+        random_state: Decides which samples are held out.
+
+    Attributes:
+        classes_: The labels, in the order of the network's outputs, (class,).
+        detector_: The fitted and calibrated detector.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(400, 2))
+        >>> y = np.where(X[:, 0] + rng.logistic(size=400) > 0, "right", "left")
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(2, 2))
+        >>> weights = {"1.weight": torch.tensor([[0.0, 0.0], [1.0, 0.0]]), "1.bias": torch.zeros(2)}
+        >>> model.load_state_dict(weights)  # as good as trained
+        <All keys matched successfully>
+        >>> classifier = DetectorClassifier(model, false_alarm_rate=0.05).fit(X, y)
+        >>> classifier.predict([[3.0, 0.0]])
+        array(['right'], dtype='<U5')
+        >>> classifier.judge([[30.0, 90.0]]).verdict[0]
+        <Verdict.OUT_OF_DISTRIBUTION: 'out_of_distribution'>
+    """
+
+    classes_: np.ndarray
+    detector_: BaseDetector
+
+    def __init__(
+        self,
+        model: nn.Module,
+        method: str = "ddu",
+        *,
+        options: Mapping[str, Any] | None = None,
+        classes: Sequence[Any] | None = None,
+        false_alarm_rate: float = 0.01,
+        held_out: float = 0.2,
+        batch_size: int = 256,
+        random_state: int = 0,
+    ):
+        self.model = model
+        self.method = method
+        self.options = options
+        self.classes = classes
+        self.false_alarm_rate = false_alarm_rate
+        self.held_out = held_out
+        self.batch_size = batch_size
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, calibration: tuple[Any, Any] | None = None) -> Self:
+        """Learns from samples, and calibrates on samples that were held out.
+
+        Args:
+            X: Inputs of the network, (sample, ...).
+            y: Labels of any kind, (sample,).
+            calibration: Inputs and labels to calibrate on. Give them where the network was trained on X: what it was
+                trained on looks more familiar than new inputs, and more of these would be flagged than was asked for.
+        """
+        targets = column_or_1d(y, warn=True)
+        check_classification_targets(targets)
+        classes = np.unique(targets) if self.classes is None else np.asarray(self.classes)
+        samples = self._samples(X, targets, classes)
+        if calibration is None:
+            rows, kept = train_test_split(
+                np.arange(len(samples)),
+                test_size=self.held_out,
+                random_state=self.random_state,
+                stratify=samples.tensors[1],
+            )
+            samples, held_out = TensorDataset(*samples[rows]), TensorDataset(*samples[kept])
+        else:
+            held_out = self._samples(calibration[0], column_or_1d(calibration[1], warn=True), classes)
+        detector = find_method(self.method).make(self.model, **(self.options or {}))
+        detector.fit(DataLoader(samples, self.batch_size))
+        detector.calibrate(DataLoader(held_out, self.batch_size), self.false_alarm_rate)
+        self.detector_, self.classes_ = detector, classes
+        return self
+
+    def judge(self, X: Any) -> Prediction:
+        """All that the detector says of inputs: uncertainties, p-values and verdicts."""
+        check_is_fitted(self, "detector_")
+        return Prediction.join(self.detector_.predict(x) for x in self._inputs(X).split(self.batch_size))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The network's class, (sample,)."""
+        return self.classes_[self.judge(X).label.cpu().numpy()]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The network's probabilities after temperature scaling, (sample, class)."""
+        return self.judge(X).probs.cpu().numpy()
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Minus the epistemic uncertainty, (sample,): the lower, the less is known."""
+        return -self.judge(X).epistemic.cpu().numpy()
+
+    def _inputs(self, X: Any) -> Tensor:
+        inputs = torch.as_tensor(X if isinstance(X, Tensor) else np.asarray(X))
+        weight = next(self.model.parameters(), None)
+        return inputs.to(weight.dtype) if weight is not None and inputs.is_floating_point() else inputs
+
+    def _samples(self, X: Any, y: np.ndarray, classes: np.ndarray) -> TensorDataset:
+        inputs = self._inputs(X)
+        check_consistent_length(inputs, y)
+        _check_known(y, classes, "the network: name the label of each of its outputs by classes=")
+        order = classes.argsort()
+        return TensorDataset(inputs, torch.from_numpy(order[np.searchsorted(classes, y, sorter=order)]))
+
+
+def _check_known(labels: np.ndarray, known: np.ndarray, of: str) -> None:
+    strangers = np.setdiff1d(labels, known)
+    if len(strangers):
+        raise LabelError(f"The labels {strangers.tolist()} are not among the {len(known)} classes of {of}.")
