@@ -153,6 +153,8 @@ def test_what_checks_know_of_parts_is_what_they_know_of_the_whole():
         (channels.most, pixels.max(1)),
     ):
         np.testing.assert_allclose(found, expected, rtol=1e-6)  # each image is summed up in single precision
+    for name in ("mean", "deviation", "least", "most"):
+        np.testing.assert_allclose(getattr(channels, name), getattr(whole.inputs.channels, name), rtol=1e-12)
 
 
 def test_parts_without_any_batch_are_refused():

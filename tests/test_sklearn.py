@@ -250,3 +250,19 @@ def test_labels_that_the_network_does_not_have_are_refused(network):
         "The labels ['car'] are not among the 3 classes of the network: name the label of each of its outputs by "
         "classes=."
     )
+
+
+@pytest.mark.parametrize("method", ["ddu", "energy"])
+@pytest.mark.parametrize(("classes", "kept"), [(None, ["apple", "car"]), (["apple", "bear", "car", "dog"], None)])
+def test_other_labels_than_the_network_has_outputs_are_refused(method, classes, kept, network):
+    (X, y), _ = halves()
+    rows = np.isin(y, kept or y)
+    with pytest.raises(InputError, match=r"^There are \d class names for 3 classes: give one for each\.$"):
+        DetectorClassifier(network, method, classes=classes).fit(X[rows], y[rows])
+
+
+def test_arrays_may_be_reversed_or_read_only(network):
+    (X, y), (X_test, _) = halves()
+    X.flags.writeable = False
+    classifier = DetectorClassifier(network, "energy").fit(X, y)
+    np.testing.assert_array_equal(classifier.predict(X_test[::-1]), classifier.predict(X_test)[::-1])

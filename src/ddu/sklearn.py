@@ -226,7 +226,8 @@ class DetectorClassifier(ClassifierMixin, BaseEstimator):
             samples, held_out = TensorDataset(*samples[rows]), TensorDataset(*samples[kept])
         else:
             held_out = self._samples(calibration[0], column_or_1d(calibration[1], warn=True), classes)
-        detector = find_method(self.method).make(self.model, **(self.options or {}))
+        options = {"class_names": classes.tolist(), **(self.options or {})}  # as many as the network has outputs
+        detector = find_method(self.method).make(self.model, **options)
         detector.fit(DataLoader(samples, self.batch_size))
         detector.calibrate(DataLoader(held_out, self.batch_size), self.false_alarm_rate)
         self.detector_, self.classes_ = detector, classes
@@ -235,7 +236,7 @@ class DetectorClassifier(ClassifierMixin, BaseEstimator):
     def judge(self, X: Any) -> Prediction:
         """All that the detector says of inputs: uncertainties, p-values and verdicts."""
         check_is_fitted(self, "detector_")
-        return Prediction.join(self.detector_.predict(x) for x in self._inputs(X).split(self.batch_size))
+        return self.detector_.predict(_inputs(X), batch_size=self.batch_size)
 
     def predict(self, X: Any) -> np.ndarray:
         """The network's class, (sample,)."""
@@ -249,17 +250,16 @@ class DetectorClassifier(ClassifierMixin, BaseEstimator):
         """Minus the epistemic uncertainty, (sample,): the lower, the less is known."""
         return -self.judge(X).epistemic.cpu().numpy()
 
-    def _inputs(self, X: Any) -> Tensor:
-        inputs = torch.as_tensor(X if isinstance(X, Tensor) else np.asarray(X))
-        weight = next(self.model.parameters(), None)
-        return inputs.to(weight.dtype) if weight is not None and inputs.is_floating_point() else inputs
-
     def _samples(self, X: Any, y: np.ndarray, classes: np.ndarray) -> TensorDataset:
-        inputs = self._inputs(X)
+        inputs = _inputs(X)
         check_consistent_length(inputs, y)
         _check_known(y, classes, "the network: name the label of each of its outputs by classes=")
         order = classes.argsort()
         return TensorDataset(inputs, torch.from_numpy(order[np.searchsorted(classes, y, sorter=order)]))
+
+
+def _inputs(X: Any) -> Tensor:
+    return X if isinstance(X, Tensor) else torch.from_numpy(np.array(X))  # a copy: arrays may be read-only
 
 
 def _check_known(labels: np.ndarray, known: np.ndarray, of: str) -> None:

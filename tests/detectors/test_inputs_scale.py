@@ -65,6 +65,8 @@ def test_moments_and_ranges_are_those_of_all_pixels_whatever_the_batches():
         np.testing.assert_allclose(seen.deviation, pixels.std(1), rtol=1e-6)
         np.testing.assert_array_equal(seen.least, pixels.min(1))
         np.testing.assert_array_equal(seen.most, pixels.max(1))
+    np.testing.assert_allclose(channels(x, 7).mean, channels(x).mean, rtol=1e-12)
+    np.testing.assert_allclose(channels(x, 7).deviation, channels(x).deviation, rtol=1e-12)
 
 
 @pytest.mark.parametrize("factor", [1e-15, 1.0, 1e25])

@@ -279,34 +279,52 @@ def test_options_that_cannot_be_are_refused(options, message):
 # Memory
 
 
-def forecasts(model: nn.Module) -> list[int]:
+@pytest.fixture
+def forecasts() -> list[int]:
     """What one matrix per class takes in each of the parts."""
-    score = ddu.DDU(model, density={"covariance": "full"}).fit([blobs(600)]).score
+    score = ddu.DDU(network(), density={"covariance": "full"}).fit([blobs(600)]).score
     assert score is not None
     return [density.memory_needed_ for density in score.densities]
 
 
-def test_the_parts_of_a_sum_fit_into_memory_together(monkeypatch):
-    first, second, third = forecasts(network())
-    room = first + second + 2 * third - 1  # for any one of them, but not for all three
-    monkeypatch.setattr("ddu.density.memory.available_memory", lambda device: room)
+@pytest.fixture
+def room(monkeypatch):
+    """Sets how much memory there is; every density takes the moments that it holds from what is available."""
+    held = list[int]()
+    allocate = GaussianDensity._empty_moments
+
+    def allocated(*arguments):
+        moments = allocate(*arguments)
+        held.append(sum(tensor.nbytes for tensor in moments.tensors().values()))
+        return moments
+
+    def leave(size: int) -> None:
+        held.clear()
+        monkeypatch.setattr("ddu.density.memory.available_memory", lambda device: size - sum(held))
+
+    monkeypatch.setattr(GaussianDensity, "_empty_moments", allocated)
+    return leave
+
+
+def test_the_parts_of_a_sum_fit_into_memory_together(forecasts, room):
+    first, second, third = forecasts
+    room(first + second + 2 * third - 1)  # for any one of them, but not for all three
     with pytest.warns(CovarianceWarning, match="are available beside the other densities") as caught:
         detector = ddu.DDU(network()).fit([blobs(300), blobs(300, seed=2)])
     assert [warning.filename for warning in caught] == [__file__]
     assert detector.score is not None
     assert [density.covariance_ for density in detector.score.densities] == ["full", "full", "shared"]
-    room += 1
+    room(first + second + 2 * third)
     score = ddu.DDU(network()).fit([blobs(600)]).score
     assert score is not None
     assert {density.covariance_ for density in score.densities} == {"full"}
 
 
-def test_parts_that_do_not_fit_together_are_refused(monkeypatch):
-    room = sum(forecasts(network())) - 1
-    monkeypatch.setattr("ddu.density.memory.available_memory", lambda device: room)
+def test_parts_that_do_not_fit_together_are_refused(forecasts, room):
+    room(sum(forecasts) - 1)
     with pytest.raises(OutOfMemoryError, match="are available beside the other densities"):
         ddu.DDU(network(), density={"covariance": "full"}).fit([blobs(600)])
-    room += 1
+    room(sum(forecasts))
     assert ddu.DDU(network(), density={"covariance": "full"}).fit([blobs(600)]).is_fitted
 
 
@@ -371,6 +389,10 @@ def test_samples_that_were_not_seen_are_forgotten_by_no_density():
         "Class 0 has 20 samples, of which 0 would be left, and a density needs at least 2: forget fewer, or fit again "
         "without this class."
     )
+    with pytest.raises(FewSamplesWarning):  # an error under pytest: too few samples are left to prepare the scorer
+        detector.downdate(detector.tap(x[:50])._replace(labels=y[:50]))
+    with pytest.raises(LabelError, match=r"^This batch has no labels: give them by batch\._replace\(labels=labels\)\.$"):
+        detector.downdate(batch)
     assert [density.counts_.tolist() for density in detector.score.densities] == [[20, 20, 20]] * 3
     torch.testing.assert_close(detector.predict(X).epistemic, before, rtol=1e-4, atol=1e-4)
 

@@ -109,6 +109,13 @@ def test_names_that_share_their_networks_train_each_once_and_the_plan_counts_so(
         assert len(list(shared.glob("*/run.json"))) == new
 
 
+@pytest.mark.parametrize("name", ["active-mnist", "two-moons", "five-ensemble", "ood-imagenet"])
+def test_networks_that_no_other_name_finds_are_all_new(name):
+    experiment = REPRODUCTIONS[name].experiment("cpu")
+    works, seeds, planned = experiment.work(), len(experiment.seeds), dict[str, tuple[int, int]]()
+    assert sum(count_new(work, seeds, planned) for work in works) == seeds * sum(work.networks for work in works)
+
+
 def test_more_seeds_of_what_was_planned_are_new():
     work, planned = Work(RunSpec("lenet", "mnist", RECIPES["mnist"]), 100, networks=2), dict[str, tuple[int, int]]()
     assert [count_new(work, seeds, planned) for seeds in (1, 3, 2)] == [2, 4, 0]

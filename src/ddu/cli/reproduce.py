@@ -47,8 +47,9 @@ def reproduce(
     """The paper's tables and figures, one command each.
 
     Rows are appended to rows.csv as they are measured, and what is there is not measured again. page.md puts each
-    number beside the paper's, and says whether the paper's claim holds. Networks are kept in OUTPUT/networks: one that
-    several names need is trained once. With --engine ray, networks and learning curves are tasks of their own.
+    number beside the paper's, and says whether the paper's claim holds. Comparisons and figures keep their networks in
+    OUTPUT/networks: one that several of them need is trained once. With --engine ray, networks and learning curves are
+    tasks of their own.
 
     For example `ddu reproduce list`, `ddu reproduce two-moons --scale smoke` or `ddu reproduce all --plan`
     """

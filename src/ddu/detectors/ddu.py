@@ -191,11 +191,9 @@ class DDU(BaseDetector):
             density.prepare()
 
     def downdate(self, batch: FeatureBatch) -> None:
-        """Forgets labelled samples that the densities have seen, as if they never had been; else as `update`."""
+        """Forgets labelled samples that the densities have seen, the inverse of `update`."""
         score, batch = self._fitted, self._restricted(batch)
         score.downdate(batch.features, labels_of(batch))
-        for density in score.densities:
-            density.prepare()
 
     def _collect(self, batches: Iterable[FeatureBatch], expected_samples: int | None) -> Score | None:
         """Moments only: memory does not grow with the data."""
@@ -220,7 +218,7 @@ class DDU(BaseDetector):
         Args:
             folder: Where to.
             moments: Whether to write the moments of the densities as well, in float64. Without them a loaded detector
-                cannot `update`.
+                can neither `update` nor `downdate`.
         """
         save_detector(self, folder, self._fitted.tensors(moments=moments))
 

@@ -188,7 +188,9 @@ def _hash(x: Tensor) -> Tensor:
 
 
 class Channels:
-    """Mean, deviation and range of each channel of the images in a pass, summed up batch by batch in float64.
+    """Mean, deviation and range of each channel of the images in a pass.
+
+    Each image is summed up in its own precision, and all of them in float64.
 
     Genuinely unknown images differ from known ones in mean and spread, but the range of a pixel is that of the
     preprocessing, whatever the image shows. So it is ranges that are compared, and moments only where ranges agree.

@@ -121,6 +121,7 @@ class AbstractDetector(ABC):
     def _learn(self, batches: Sequence[FeatureBatch]) -> None:
         """Learns from labelled batches, all of them; if it fails, the detector is left as it was."""
         self._need_a_way_to_learn()
+        raise NotImplementedError  # a `_finish` that is defined calls no other
 
     def _collect(self, batches: Iterable[FeatureBatch], expected_samples: int | None) -> Any:
         """Sums up labelled batches, to something that merges; None if there are none. The detector stays as it was.

@@ -136,5 +136,6 @@ def _way_out(covered: list[int], is_learned: bool) -> str:
 
 def labels_of(batch: FeatureBatch) -> Tensor:
     """The labels, which batches from `extract` always have."""
-    assert batch.labels is not None
+    if batch.labels is None:
+        raise LabelError("This batch has no labels: give them by batch._replace(labels=labels).")
     return batch.labels

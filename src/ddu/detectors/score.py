@@ -76,7 +76,7 @@ class Part:
     ) -> None:
         """Learns from samples of the training data, of which there will be so many in all, where that is known.
 
-        The other parts are going to need `reserved` bytes of the memory that is available before the first samples.
+        The other parts are going to need `reserved` bytes of the memory that is available now.
         """
         if self.density is None:
             self._add(energy(logits.cpu().double()))
@@ -164,8 +164,9 @@ class Score:
         reserved = 0
         for part, z in self._by_part(features):
             part.update(z, logits, labels, expected_samples, reserved)
-            if part.density is not None and part.density.is_fitted:
-                reserved += part.density.memory_needed_
+            density = part.density
+            if density is not None and density.is_fitted:  # what it holds is not available any more
+                reserved += density.memory_needed_ - sum(one.nbytes for one in density.moments_.tensors().values())
 
     def downdate(self, features: Tensor, labels: Tensor) -> None:
         """Forgets samples that every density has seen; of each class, two must be left."""
@@ -184,6 +185,8 @@ class Score:
                 if part.density is not None:
                     part.density.downdate(part.seen(z), labels)
                     forgotten.append((part.density, part.seen(z)))
+            for density in self.densities:
+                density.prepare()
         except BaseException:
             for density, z in forgotten:  # all of them forget, or none
                 density.update(z, labels)

@@ -59,7 +59,7 @@ class FiveEnsemble(OneFigure):
 
     def work(self) -> list[Work]:
         """The networks of one seed."""
-        return [Work(self._spec(0), 1_000, self.members, ("gap",))]
+        return [Work(self._spec(0), 1_000, self.members, ("gap",), shared=False)]
 
     def measure(self, folder: FilePath, *, data_root: Root = None, command: str = "", say: Say = silent) -> list[Row]:
         """Trains and measures the ensemble of each seed that has no rows yet; see `Experiment.measure`."""

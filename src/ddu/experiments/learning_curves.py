@@ -149,7 +149,7 @@ class Curve:
             shown += min(protocol.candidates or pool, pool)
         spec = RunSpec(network, protocol.data, recipe, None, options=options)
         count = len(labels) * self.function.num_members
-        return Work(spec, round(sum(labels) / len(labels)), count, scored=shown, side=protocol.image_size)
+        return Work(spec, round(sum(labels) / len(labels)), count, scored=shown, side=protocol.image_size, shared=False)
 
     def settings(self, digest: str) -> dict[str, Any]:
         """Everything that decides the values, but for the seed.

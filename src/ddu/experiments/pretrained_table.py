@@ -47,7 +47,7 @@ class PretrainedTable:
     def work(self) -> list[Work]:
         """The heads of one seed."""
         scored = self.limit + (1 + len(self.ood)) * self.inputs
-        return [Work(self._spec(name, 0), self.limit, 1, self.ood, scored) for name in self.backbones]
+        return [Work(self._spec(name, 0), self.limit, 1, self.ood, scored, shared=False) for name in self.backbones]
 
     def measure(self, folder: FilePath, *, data_root: Root = None, command: str = "", say: Say = silent) -> list[Row]:
         """Trains and measures what is missing; see `Experiment.measure`."""

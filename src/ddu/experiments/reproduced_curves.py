@@ -10,7 +10,7 @@ from ddu.experiments.compare import NetworkSetup
 from ddu.experiments.feature_collapse import FeatureCollapse
 from ddu.experiments.learning_curves import LearningCurves
 from ddu.experiments.more_data import MoreData
-from ddu.experiments.reproduced_tables import BRIEF, FIVE, LIMIT, NARROW, PLAIN, TINY
+from ddu.experiments.reproduced_tables import BRIEF, FIVE, LIMIT, NARROW, TINY, UNREGULARISED
 from ddu.experiments.reproduction import Reproduction, Together
 from ddu.training import RECIPES, Recipe
 
@@ -34,7 +34,7 @@ def _four(straight: str, residual: str, recipe: Recipe, **options: Any) -> dict[
     return {
         f"{model}{name}": NetworkSetup(model, recipe, {**options, **regularised})
         for model in (straight, residual)
-        for name, regularised in (("", PLAIN), ("-sn", {}))
+        for name, regularised in (("", UNREGULARISED), ("-sn", {}))
     }
 
 

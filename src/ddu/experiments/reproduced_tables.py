@@ -42,7 +42,7 @@ LIMIT = 20_000
 TINY, BRIEF = "wide_resnet10_1", RECIPES["quick"].with_changes(epochs=1)
 """What shows that the code runs."""
 
-PLAIN = {"spectral_norm": None, "sensitive": False}
+UNREGULARISED = {"spectral_norm": None, "sensitive": False}
 
 _DUQ_HEAD = {
     **RECIPES["duq_cifar"].model,
@@ -139,7 +139,7 @@ TABLES = (
                 **{**_SMOKE, "data": "dirty_mnist_5k", "limit": 1500, "inputs": 300},
                 ood=("photo_patches", "noisy:photo_patches"),
                 # Whole groups of 150 digits are held out
-                **_figure_one(BRIEF.with_changes(validation_share=0.2), {"lenet": PLAIN, TINY: {}}),
+                **_figure_one(BRIEF.with_changes(validation_share=0.2), {"lenet": UNREGULARISED, TINY: {}}),
             ),
             "cpu": DirtyMnist(
                 "dirty_mnist",
@@ -149,14 +149,14 @@ TABLES = (
                 seeds=THREE,
                 **_figure_one(
                     RECIPES["quick"].with_changes(epochs=8, lr=0.1),
-                    {"lenet": PLAIN, "vgg16": {**PLAIN, **NARROW}, "resnet18": NARROW},
+                    {"lenet": UNREGULARISED, "vgg16": {**UNREGULARISED, **NARROW}, "resnet18": NARROW},
                 ),
             ),
             "paper": DirtyMnist(
                 "dirty_mnist",
                 ("fashion_mnist", "noisy:fashion_mnist"),
                 seeds=FIVE,
-                **_figure_one(RECIPES["mnist"], {"lenet": PLAIN, "vgg16": PLAIN, "resnet18": {}}),
+                **_figure_one(RECIPES["mnist"], {"lenet": UNREGULARISED, "vgg16": UNREGULARISED, "resnet18": {}}),
             ),
         },
         note="Ambiguous-MNIST is made by `ddu data make dirty-mnist`: other images than the paper's, by the same "

@@ -9,7 +9,7 @@ from ddu.experiments.compare import NetworkSetup
 from ddu.experiments.entropy_variance import EntropyVariance
 from ddu.experiments.five_ensemble import FiveEnsemble
 from ddu.experiments.objective_mismatch import ObjectiveMismatch
-from ddu.experiments.reproduced_tables import BRIEF, LIMIT, NARROW, PLAIN, SHORT, THREE, TINY, TWENTY_FIVE
+from ddu.experiments.reproduced_tables import BRIEF, LIMIT, NARROW, SHORT, THREE, TINY, TWENTY_FIVE, UNREGULARISED
 from ddu.experiments.reproduction import Reproduction, Together
 from ddu.experiments.softmax_or_gaussians import SoftmaxOrGaussians
 from ddu.experiments.two_moons import TwoMoons
@@ -92,14 +92,14 @@ TOYS = (
             "smoke": EntropyVariance(
                 *("mnist_5k", "inverted", "lenet", RECIPES["quick"].with_changes(epochs=1)),
                 networks=3,
-                options=PLAIN,
+                options=UNREGULARISED,
                 limit=500,
                 inputs=200,
             ),
             "cpu": EntropyVariance(
                 *("mnist", "fashion_mnist", "lenet", RECIPES["quick"].with_changes(epochs=4)),
                 networks=30,
-                options=PLAIN,
+                options=UNREGULARISED,
                 limit=5_000,
                 inputs=2_000,
                 seeds=THREE,

@@ -47,6 +47,7 @@ class Work(NamedTuple):
         ood: The sets that they are tested against.
         scored: The inputs that each of them is shown afterwards.
         side: The side that images are scaled to; None leaves them as they are.
+        shared: Whether other experiments find these networks, see `network_job`.
     """
 
     spec: RunSpec | HeadSpec
@@ -55,6 +56,7 @@ class Work(NamedTuple):
     ood: tuple[str, ...] = ()
     scored: int = 0
     side: int | None = None
+    shared: bool = True
 
     @property
     def epochs(self) -> int:
@@ -263,6 +265,8 @@ def count_new(work: Work, seeds: int, planned: dict[str, tuple[int, int]]) -> in
         seeds: How many seeds there are.
         planned: The networks per seed, and the seeds, of earlier work of each kind; this work is added.
     """
+    if not work.shared:
+        return work.networks * seeds
     kind = fingerprint(asdict(work.spec))
     networks, before = planned.get(kind, (0, 0))
     planned[kind] = max(networks, work.networks), max(before, seeds)

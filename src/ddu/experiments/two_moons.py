@@ -106,8 +106,8 @@ class TwoMoons:
 
     def work(self) -> list[Work]:
         """The networks of one seed."""
-        alone = [Work(self._spec(network), 2_000, ood=("plane",)) for network in NETWORKS]
-        return [*alone, Work(self._spec("ResFFN"), 2_000, self.members, ("plane",))]
+        alone = [Work(self._spec(network), 2_000, ood=("plane",), shared=False) for network in NETWORKS]
+        return [*alone, Work(self._spec("ResFFN"), 2_000, self.members, ("plane",), shared=False)]
 
     def measure(self, folder: FilePath, *, data_root: Root = None, command: str = "", say: Say = silent) -> list[Row]:
         """Trains and measures all networks for each seed that has no rows yet; see `Experiment.measure`."""

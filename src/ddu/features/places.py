@@ -145,7 +145,7 @@ def pooled(value: object, tokens: bool, source: str) -> Tensor:
 # `F.relu`, it is the input of the step after it.
 
 
-_MOST = 4  # the last ones: what nearly all networks have after their stem
+_MOST = 4  # stages, the last ones: what nearly all networks have after their stem
 
 
 class _Seen(NamedTuple):
