@@ -391,7 +391,9 @@ def test_samples_that_were_not_seen_are_forgotten_by_no_density():
     )
     with pytest.raises(FewSamplesWarning):  # an error under pytest: too few samples are left to prepare the scorer
         detector.downdate(detector.tap(x[:50])._replace(labels=y[:50]))
-    with pytest.raises(LabelError, match=r"^This batch has no labels: give them by batch\._replace\(labels=labels\)\.$"):
+    with pytest.raises(
+        LabelError, match=r"^This batch has no labels: give them by batch\._replace\(labels=labels\)\.$"
+    ):
         detector.downdate(batch)
     assert [density.counts_.tolist() for density in detector.score.densities] == [[20, 20, 20]] * 3
     torch.testing.assert_close(detector.predict(X).epistemic, before, rtol=1e-4, atol=1e-4)
