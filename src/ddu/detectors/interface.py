@@ -120,8 +120,10 @@ class AbstractDetector(ABC):
 
     def _learn(self, batches: Sequence[FeatureBatch]) -> None:
         """Learns from labelled batches, all of them; if it fails, the detector is left as it was."""
-        self._need_a_way_to_learn()
-        raise NotImplementedError  # a `_finish` that is defined calls no other
+        raise NotSupportedError(
+            f"{type(self).__name__} needs a fit, and defines no way to learn: define _learn, or _collect and _finish, "
+            "or set needs_fit = False."
+        )
 
     def _collect(self, batches: Iterable[FeatureBatch], expected_samples: int | None) -> Any:
         """Sums up labelled batches, to something that merges; None if there are none. The detector stays as it was.
@@ -244,10 +246,7 @@ class AbstractDetector(ABC):
     def _need_a_way_to_learn(self) -> None:
         own, base = type(self), AbstractDetector
         if own._learn is base._learn and own._finish is base._finish:
-            raise NotSupportedError(
-                f"{own.__name__} needs a fit, and defines no way to learn: define _learn, or _collect and _finish, or "
-                "set needs_fit = False."
-            )
+            self._learn([])  # which says so
 
     def _need_sums(self) -> None:
         if not self.can_share_fit:
