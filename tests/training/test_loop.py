@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from ddu import create_model, data
 from ddu.errors import InputError, TrainingError
 from ddu.training import CrossEntropy, Objective, Recipe, fit
-from ddu.training.loop import _EpochSampler
+from ddu.training.loop import _EpochSampler, settled_precision
 
 sys.path.insert(0, str(Path(__file__).parent))
 from moons import Forgetful, network, points, same, train
@@ -246,6 +246,20 @@ def test_mixed_precision_trains():
     result = fit(network(), points(), points(64, 1), recipe=Recipe(epochs=3, batch_size=16, precision="bf16-mixed"))
     assert all(parameter.dtype == torch.float32 for parameter in result.model.parameters())
     assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]
+
+
+def test_auto_is_bfloat16_exactly_where_the_processor_multiplies_it():
+    info = Path("/proc/cpuinfo")
+    if not info.is_file():
+        pytest.skip("the system does not tell what its processor can do")
+    native = {"avx512_bf16", "amx_bf16"} & set(info.read_text(encoding="utf-8").split())
+    assert settled_precision("auto", "cpu") == ("bf16-mixed" if native else "32-true")
+    assert settled_precision("16-mixed", "cpu") == "16-mixed"
+
+
+def test_auto_trains_like_the_precision_that_it_stands_for():
+    recipes = [Recipe(epochs=2, batch_size=16, precision=one) for one in ("auto", settled_precision("auto", "cpu"))]
+    assert same(*(fit(network(), points(), recipe=recipe, accelerator="cpu").model for recipe in recipes))
 
 
 def test_samples_that_come_one_by_one_are_stacked():

@@ -10,7 +10,7 @@ from ddu.experiments.compare import NetworkSetup
 from ddu.experiments.feature_collapse import FeatureCollapse
 from ddu.experiments.learning_curves import LearningCurves
 from ddu.experiments.more_data import MoreData
-from ddu.experiments.reproduced_tables import BRIEF, FIVE, LIMIT, NARROW, TINY, UNREGULARISED
+from ddu.experiments.reproduced_tables import BRIEF, DIGITS, FIVE, LIMIT, NARROW, TINY, UNREGULARISED
 from ddu.experiments.reproduction import Reproduction, Together
 from ddu.training import RECIPES, Recipe
 
@@ -38,7 +38,7 @@ def _four(straight: str, residual: str, recipe: Recipe, **options: Any) -> dict[
     }
 
 
-_STEPS = RECIPES["quick"].with_changes(epochs=6, lr=0.1, samples_per_epoch=10_000)
+_STEPS = DIGITS.with_changes(epochs=6, samples_per_epoch=10_000)
 
 CURVES: tuple[Reproduction, ...] = (
     Reproduction(
@@ -92,7 +92,7 @@ CURVES: tuple[Reproduction, ...] = (
             "cpu": FeatureCollapse(
                 "dirty_mnist",
                 "noisy:fashion_mnist",
-                _four("vgg16", "resnet18", RECIPES["quick"].with_changes(epochs=8, lr=0.1), **NARROW),
+                _four("vgg16", "resnet18", DIGITS, **NARROW),
                 LIMIT,
                 5_000,
             ),

@@ -32,12 +32,15 @@ FIVE = (0, 1, 2, 3, 4)
 TWENTY_FIVE = tuple(range(25))
 
 NARROW = {"width": 0.25}
-EPOCHS = {"cifar10": 8, "cifar100": 12}
-"""Of all networks at the scale `cpu`."""
+EPOCHS = 12
+"""Of all networks of CIFAR at the scale `cpu`."""
 
-SHORT = Recipe(epochs=EPOCHS["cifar10"], lr=0.1, schedule="one_cycle", augmentation="crop_flip")
+SHORT = Recipe(epochs=EPOCHS, lr=0.1, schedule="one_cycle", augmentation="crop_flip", precision="auto")
 LIMIT = 20_000
 """The images of CIFAR that are used at the scale `cpu`."""
+
+DIGITS = RECIPES["quick"].with_changes(epochs=8, lr=0.1, precision="auto")
+"""Of all networks of Dirty-MNIST at the scale `cpu`."""
 
 TINY, BRIEF = "wide_resnet10_1", RECIPES["quick"].with_changes(epochs=1)
 """What shows that the code runs."""
@@ -52,9 +55,9 @@ _CPU_RECIPES = {
     "softmax": SHORT,
     "ddu": SHORT,
     # The centroids' moving averages are those of fewer steps
-    "duq": RECIPES["duq_cifar"].with_changes(epochs=8, schedule="one_cycle", model=_DUQ_HEAD),
+    "duq": RECIPES["duq_cifar"].with_changes(epochs=EPOCHS, schedule="one_cycle", model=_DUQ_HEAD),
     "sngp": RECIPES["sngp_cifar"].with_changes(
-        epochs=8, batch_size=128, lr=0.08, schedule="one_cycle", warmup_epochs=0
+        epochs=EPOCHS, batch_size=128, lr=0.08, schedule="one_cycle", warmup_epochs=0
     ),
 }
 _PAPER_RECIPES = {
@@ -74,8 +77,6 @@ def _ood(data: str, ood: tuple[str, ...], *without: str) -> dict[Any, OodTable]:
     def chosen(recipes: dict[str, Recipe]) -> dict[str, Recipe]:
         return {kind: recipe for kind, recipe in recipes.items() if kind not in without}
 
-    short = {kind: recipe.with_changes(epochs=EPOCHS[data]) for kind, recipe in _CPU_RECIPES.items()}
-
     return {
         "smoke": OodTable(ood=("inverted", "noise"), **_SMOKE, **rivals([TINY], chosen(_SMOKE_RECIPES), members=2)),
         "cpu": OodTable(
@@ -83,7 +84,7 @@ def _ood(data: str, ood: tuple[str, ...], *without: str) -> dict[Any, OodTable]:
             ood,
             limit=LIMIT,
             inputs=5_000,
-            **rivals(["resnet18"], chosen(short), members=3, options=NARROW),
+            **rivals(["resnet18"], chosen(_CPU_RECIPES), members=3, options=NARROW),
         ),
         "paper": OodTable(data, ood, seeds=TWENTY_FIVE, **rivals(_PAPER_NETWORKS, chosen(_PAPER_RECIPES), members=5)),
     }
@@ -102,7 +103,7 @@ def _ablation(data: str, ood: tuple[str, ...]) -> dict[Any, OodTable]:
             data,
             ood,
             limit=LIMIT,
-            **ablation(["resnet18", "vgg16"], SHORT.with_changes(epochs=EPOCHS[data]), members=3, options=NARROW),
+            **ablation(["resnet18", "vgg16"], SHORT, members=3, options=NARROW),
         ),
         "paper": OodTable(
             data, ood, seeds=TWENTY_FIVE, **ablation(["wide_resnet28_10", "vgg16"], RECIPES["cifar"], members=5)
@@ -148,7 +149,7 @@ TABLES = (
                 inputs=10_000,
                 seeds=THREE,
                 **_figure_one(
-                    RECIPES["quick"].with_changes(epochs=8, lr=0.1),
+                    DIGITS,
                     {"lenet": UNREGULARISED, "vgg16": {**UNREGULARISED, **NARROW}, "resnet18": NARROW},
                 ),
             ),

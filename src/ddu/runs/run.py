@@ -37,6 +37,7 @@ from ddu.results import classification_metrics, false_alarm_metrics
 from ddu.resume import one_at_a_time, read_settings, refuse_changes
 from ddu.runs.spec import RunSpec
 from ddu.training import fit, is_main_process, read_history
+from ddu.training.loop import settled_precision
 from ddu.types import Prediction
 
 RUN, SPLITS, WEIGHTS, DETECTOR, METRICS = ("run.json", "splits.npz", "model.safetensors", "detector", "metrics.json")
@@ -216,6 +217,7 @@ def train_run(
         rows = split_rows(spec, everything)
         samples, digest = sum(map(len, rows.values())), data_digest(everything, test)
         settings = description(spec, everything.info, digest, samples, command)
+        settings["precision"] = settled_precision(spec.recipe.precision, accelerator)
         if begun is not None:
             for name in ("digest", "data"):  # samples and labels; shape, classes and normalisation
                 were, are = ({f"data {name}": _part(one, name, folder)} for one in (begun, settings))

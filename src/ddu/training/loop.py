@@ -25,7 +25,7 @@ from ddu.messages import require
 from ddu.models import Classifier
 from ddu.training._stack import StackedSamples
 from ddu.training.objectives import Objective, objective_for
-from ddu.training.recipes import Recipe, find_recipe
+from ddu.training.recipes import Precision, Recipe, find_recipe
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, Trainer
@@ -121,6 +121,7 @@ def fit(
     """
     require("lightning", extra="train", purpose="ddu.training.fit")
     recipe = (find_recipe(recipe) if isinstance(recipe, str) else recipe).with_changes(**changes)
+    recipe = recipe.with_changes(precision=settled_precision(recipe.precision, accelerator))
     devices = devices or int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if devices > 1 and output is None:
         raise InputError(f"Training on {devices} devices needs an output folder, through which they share the weights.")
@@ -152,6 +153,19 @@ def fit(
                 trainer.fit(module, *loaders, ckpt_path=checkpoint, weights_only=True)
             epoch = load_best(module, folder) if selects_best else len(module.history)
     return Training(model.eval(), module.history, epoch, trainer.is_global_zero)
+
+
+def settled_precision(precision: Precision, accelerator: str = "auto") -> Precision:
+    """The precision itself or, of "auto", the one that trains fastest here.
+
+    A CPU that only emulates products of bfloat16 is slower with them.
+    """
+    if precision != "auto":
+        return precision
+    on_cpu = accelerator == "cpu" or not torch.accelerator.is_available()
+    # Versions of PyTorch that cannot tell train in single precision
+    flags = getattr(torch.cpu, "get_capabilities", dict)()
+    return "bf16-mixed" if on_cpu and (flags.get("avx512_bf16") or flags.get("amx_bf16")) else "32-true"
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from ddu.messages import check_name
 Optimiser = Literal["sgd", "adam"]
 Schedule = Literal["constant", "step", "cosine", "one_cycle"]
 Augmentation = Literal["none", "crop_flip", "resized_crop_flip"]
-Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
+Precision = Literal["32-true", "bf16-mixed", "16-mixed", "auto"]
 
 # One cycle: the share of the training in which the learning rate rises, and where it starts and ends
 _RISE, _START, _END = 0.3, 1 / 25, 1e-4
@@ -53,7 +53,8 @@ class Recipe:
         validation_share: The share of the training data that is held out for validation and calibration.
         select: Keep the weights of the "last" epoch or of the "best": the one with the highest validation accuracy, or
             with the lowest validation loss where the objective has no class scores.
-        precision: "32-true", "bf16-mixed" or "16-mixed".
+        precision: "32-true", "bf16-mixed", "16-mixed" or "auto": "bf16-mixed" on a CPU that multiplies bfloat16 itself,
+            and "32-true" everywhere else.
         model: Options for `create_model` that belong to the recipe.
     """
 
