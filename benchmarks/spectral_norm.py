@@ -33,9 +33,9 @@ WINDOWS = {"2 to 61": (1, 60), "102 to 111": (40, 10)}  # how many training step
 
 
 def training_step(
-    name: str, *, layout: torch.memory_format = torch.contiguous_format, **options: Any
+    name: str, *, layout: torch.memory_format = torch.contiguous_format, bfloat16: bool = False, **options: Any
 ) -> Callable[[], None]:
-    """One step of SGD as a function, with the weights in a layout."""
+    """One step of SGD as a function, with the weights in a layout, in single or mixed precision."""
     torch.manual_seed(0)
     model = create_model(name, **options).to(memory_format=layout)
     images, labels = torch.randn(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))
@@ -43,7 +43,9 @@ def training_step(
 
     def step() -> None:
         optimiser.zero_grad()
-        cross_entropy(model(images), labels).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+            loss = cross_entropy(model(images), labels)
+        loss.backward()
         optimiser.step()
 
     return step

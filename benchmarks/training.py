@@ -3,12 +3,14 @@
     python -m benchmarks.training
 
 The layout: images per second of a training step with weights in the channels_last layout, as `fit` keeps them, over
-those in torch's default layout; batches of 128 images of 3 x 32 x 32.
+those in torch's default layout; batches of 128 images of 3 x 32 x 32. And with `precision="auto"` as well: in bfloat16
+where the processor multiplies it.
 
 The loop: `fit` against a bare PyTorch loop with the same network, layout, batches, optimiser and schedule.
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -18,6 +20,7 @@ from benchmarks._ratio import Ratio, compare
 from benchmarks.spectral_norm import training_step
 from ddu.models import Classifier, create_model
 from ddu.training import Recipe, fit
+from ddu.training.loop import settled_precision
 
 SAMPLES = 2_560
 NETWORKS = {
@@ -43,11 +46,15 @@ def bare_loop(model: Classifier, data: TensorDataset) -> None:
 
 
 def layouts() -> Iterator[Ratio]:
-    """What the layout of the weights gives."""
+    """What the layout of the weights gives, alone and with the precision."""
+    bfloat16 = settled_precision("auto", "cpu") == "bf16-mixed"
+    ways = {"channels_last": {}, "channels_last, bfloat16": {"bfloat16": True}} if bfloat16 else {"channels_last": {}}
     for shown, (name, width) in NETWORKS.items():
-        plain = training_step(name, width=width)
-        (values,) = compare(training_step(name, width=width, layout=torch.channels_last), plain, budget=30)
-        yield Ratio(f"images per second, {shown}: channels_last / default layout", values, over=1.5)
+        step = partial(training_step, name, width=width)
+        found = compare(step(), *(step(layout=torch.channels_last, **way) for way in ways.values()), budget=60)
+        for way, values in zip(ways, found, strict=True):
+            rates = [1 / value for value in values]
+            yield Ratio(f"images per second, {shown}: {way} / default layout", rates, over=1.5)
 
 
 def run() -> Iterator[Ratio]:
@@ -57,7 +64,7 @@ def run() -> Iterator[Ratio]:
     data = TensorDataset(torch.randn(SAMPLES, 1, 28, 28), torch.randint(10, (SAMPLES,)))
     bare, ours = (create_model("resnet18", in_channels=1, width=0.25) for _ in range(2))
     (values,) = compare(
-        lambda: bare_loop(bare, data), lambda: fit(ours, data, recipe=RECIPE, progress=False), budget=300
+        lambda: bare_loop(bare, data), lambda: fit(ours, data, recipe=RECIPE, progress=False), budget=600
     )
     what = f"training epoch, narrow ResNet-18, {SAMPLES:,} images: ddu / bare loop"
     yield Ratio(what, values, under=1.05)
