@@ -4,7 +4,7 @@ import ctypes
 import re
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -52,7 +52,7 @@ class Recorder:
         command: The command to record with the rows.
         in_metrics: What is recorded of the test set.
         ood_metrics: What is recorded of each OoD set.
-        timed: The detectors whose costs are measured; None for all.
+        timed: Whether what predictions cost is measured too.
     """
 
     rows: RowFile
@@ -62,7 +62,7 @@ class Recorder:
     command: str = ""
     in_metrics: Sequence[str] = IN_DISTRIBUTION_METRICS
     ood_metrics: Sequence[str] = OOD_METRICS
-    timed: Collection[str] | None = None
+    timed: bool = True
 
     def missing(self, subject: Subject) -> list[str]:
         """The sets, "test" among them, that a detector has no rows of.
@@ -114,7 +114,7 @@ class Recorder:
                         trials.remove(trial)
             network.forget(name)
         for trial in trials:
-            if "test" in missing[trial.subject] and self._is_timed(trial.subject):
+            if self.timed and "test" in missing[trial.subject]:
                 try:
                     self._append(trial, "test", trial.costs(), reductions)
                 except Exception as error:
@@ -143,14 +143,8 @@ class Recorder:
 
     def _wanted(self, subject: Subject, name: str) -> list[RowKey]:
         """The keys of the rows that a set gives; those of the test set include the costs."""
-        if name == "test":
-            metrics = (*self.in_metrics, *(_COSTS if self._is_timed(subject) else ()))
-        else:
-            metrics = self.ood_metrics
+        metrics = (*self.in_metrics, *(_COSTS if self.timed else ())) if name == "test" else self.ood_metrics
         return [row_key(subject, name, metric) for metric in metrics]
-
-    def _is_timed(self, subject: Subject) -> bool:
-        return self.timed is None or subject.detector in self.timed
 
 
 def _ood(name: str) -> str | None:

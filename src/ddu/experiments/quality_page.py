@@ -114,7 +114,6 @@ class QualityPage:
             self._rivals_section(),
             self._degenerate_section(),
             self._corruption_section(images),
-            self._cost_section(),
             self._failure_section(),
         ]
         return "\n\n".join(part.strip() for part in parts if part) + "\n"
@@ -341,26 +340,6 @@ class QualityPage:
                     points[f"severity {severity}"].append(point)
         return dict(points)
 
-    def _cost_section(self) -> str:
-        lines = []
-        for pair in self.pairs:
-            times = {
-                name: [self._value(pair, name, seed, None, "seconds_per_thousand") for seed in pair.seeds]
-                for name in (DEFAULT, "softmax")
-            }
-            ratios = [
-                own / plain
-                for own, plain in zip(times[DEFAULT], times["softmax"], strict=True)
-                if own is not None and plain is not None
-            ]
-            if ratios:
-                plain = fmean(value for value in times["softmax"] if value is not None)
-                lines.append([pair.name, f"{plain:.2f}", f"{fmean(ratios):.2f}"])
-        if not lines:
-            return ""
-        heading = "pair", "plain network: seconds per 1,000 inputs", "default, ratio to that"
-        return f"## Costs\n\n{_COSTS}\n\n{_table(heading, lines)}"
-
     def _failure_section(self) -> str:
         failures: dict[tuple[str, str], set[str]] = defaultdict(set)
         for row in self.rows:
@@ -395,7 +374,8 @@ rows in `results/quality/` by
 Each pair is a network and training data. Of the {planned} networks, with all seeds, {networks} are measured so far;
 the command trains and measures what is missing. The default was chosen on the pairs called "choose"; those called
 "confirm" had no part in it. Data sets are near if they show things of the same kind as the training data (CIFAR-10,
-CIFAR-100 and Tiny-ImageNet among each other; queries out of scope), and far otherwise."""
+CIFAR-100 and Tiny-ImageNet among each other; queries out of scope), and far otherwise. What a prediction costs is in
+[speed](speed.md)."""
 
 _EVERY_PAIR = """\
 ![The default, the best of pytorch-ood and softmax on each pair]({figure})
@@ -417,9 +397,6 @@ _CORRUPTIONS = """\
 The first {count} test images under the 19 corruptions of CIFAR-10-C at five severities, for {pair}, as means over its
 seeds: one point for each corruption and severity. The dashed line is the {rate} of false alarms that the detector was
 calibrated for. What is flagged should rise with what is lost."""
-
-_COSTS = """\
-Whole predictions, the network included, in batches of 250; both measured one after the other on the same machine."""
 
 
 def _mean(values: Iterable[Estimate | None]) -> Estimate | None:
