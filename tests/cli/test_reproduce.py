@@ -39,7 +39,7 @@ def test_a_run_prints_the_table_and_the_verdict_and_leaves_a_page(command, tmp_p
     assert code == 0
     folder = tmp_path / "objective-mismatch/smoke"
     assert "It holds in part. The conditional fit has the lowest conditional cross-entropy" in " ".join(printed.split())
-    assert "**At the scale `smoke` it holds in part.**" in (folder / "page.md").read_text()
+    assert "**At the scale `smoke` it holds in part: " in (folder / "page.md").read_text()
 
 
 def test_an_unknown_name_is_answered_with_the_closest(command):

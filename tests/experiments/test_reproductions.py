@@ -8,7 +8,7 @@ from ddu.errors import InputError
 from ddu.experiments import REPRODUCTIONS, Judgement, reproduction
 from ddu.experiments.reproduction import CORES, SCALES, Work, count_new, mean_value, read_rows, training_samples
 from ddu.experiments.training_pool import sharing_networks
-from ddu.results import Row
+from ddu.results import Row, paper_tables
 from ddu.runs import RunSpec
 from ddu.training import RECIPES
 
@@ -134,6 +134,57 @@ def test_the_samples_are_the_papers_up_to_the_limit():
 )
 def test_a_claim_holds_if_all_of_its_parts_do(parts, verdict):
     assert Judgement.of(dict(zip("ab", parts, strict=True))).verdict == verdict
+
+
+def test_a_judgement_is_a_list_of_answers_with_their_number():
+    judgement = Judgement.of({"a": True, "b": False, "c": True})
+    assert judgement.tally == "holds in part: 2 of 3 parts"
+    assert judgement.to_markdown() == "- yes: a.\n- **no**: b.\n- yes: c."
+    assert Judgement.of({"a": True}).tally == "holds"
+
+
+def test_a_page_of_rows_that_cannot_be_judged_yet_says_what_is_missing():
+    facts = {"network": "resnet18", "data": "cifar10", "seed": 0, "run": "12ab", "metric": "auroc"}
+    rows = [Row(detector="softmax", ood="svhn", value=0.9, **facts)]
+    page = REPRODUCTIONS["ood-cifar10"].page("cpu", rows, [])
+    assert "**At the scale `cpu` it cannot be judged yet.**\n\nNo row has auroc of detector=ddu_paper" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "data"),
+    [
+        ("ood-cifar10", ["ood_wrn", "ood_resnet50", "ood_resnet110", "ood_densenet121"], "cifar10"),
+        ("ood-cifar100", ["ood_wrn", "ood_resnet50", "ood_resnet110", "ood_densenet121"], "cifar100"),
+        ("ood-imagenet", ["ood_imagenet"], "imagenet"),
+        ("ablation-cifar10", ["ood_2"], "cifar10"),
+        ("ablation-cifar100", ["ood_3"], "cifar100"),
+        ("more-data", ["kendall_viz"], None),
+    ],
+)
+def test_the_papers_own_numbers_pass_its_claims(name, labels, data):
+    assert REPRODUCTIONS[name].judge(rows_of_the_paper(labels, data)).verdict == "holds"
+
+
+def rows_of_the_paper(labels, data):
+    """The paper's tables as rows; its density stands for the shrunk one too, which it does not have."""
+    facts = {"seed": 0, "run": "paper"}
+    return [
+        Row(
+            detector=detector,
+            network=one.network if one.subset is None else f"{one.network}, {100 * one.subset:g} % of the data",
+            data=one.data,
+            ood=one.ood,
+            members=one.members,
+            metric=one.metric,
+            value=one.mean,
+            **facts,
+        )
+        for table in paper_tables()
+        if table.label.removeprefix("table:") in labels
+        for one in table.figures
+        if data in (None, one.data)
+        for detector in (*one.detectors, *(["density"] if "ddu_paper" in one.detectors else []))
+    ]
 
 
 def test_a_mean_is_over_the_rows_with_all_attributes():

@@ -69,7 +69,7 @@ def reproduce(
         written = one.write_page(scale, folder)
         for table in one.tables(rows):
             print_results(console, table)
-        judgement = one.judge(rows)
+        judgement = one.judgement(rows)
         console.print(f"The claim: {one.claim}", markup=False, highlight=False)
         console.print(f"It {judgement.verdict}. {judgement.words}", style="bold", markup=False, highlight=False)
         names = ", ".join(path.name for path in written)

@@ -23,7 +23,7 @@ from ddu.experiments.compare import Comparison
 from ddu.experiments.experiment import ROWS
 from ddu.experiments.measure import SCORES
 from ddu.experiments.ood_tables import DENSITY, ENTROPY
-from ddu.experiments.reproduction import Judgement, mean_value
+from ddu.experiments.reproduction import Judgement, mean_value, only_one
 from ddu.experiments.scores import Scores, scores_folder, set_name
 from ddu.experiments.seeds import ARRAYS, read_arrays
 from ddu.experiments.trained import shown_rows
@@ -108,9 +108,10 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
 def judge(rows: Sequence[Row]) -> Judgement:
     """Whether entropy knows what is ambiguous and density what is unknown, on a regularised network alone."""
-    noisy = [row.ood for row in rows if row.ood is not None][-1]
+    sets = dict.fromkeys(row.ood for row in rows if row.ood is not None)
+    noisy = only_one((name for name in sets if name.startswith("noisy:")), "OoD set with noise")
     networks = list(dict.fromkeys(row.network for row in rows))
-    (smooth,) = (name for name in networks if name.endswith("+sn"))
+    smooth = only_one((name for name in networks if name.endswith("+sn")), "network with spectral norm")
     density = {name: mean_value(rows, "auroc", network=name, detector=DENSITY, ood=noisy) for name in networks}
     entropy = {name: mean_value(rows, "auroc", network=name, detector=ENTROPY, ood=noisy) for name in networks}
     doubt = {name: mean_value(rows, _METRIC, network=name, detector=ENTROPY) for name in networks}

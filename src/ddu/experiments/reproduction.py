@@ -4,15 +4,15 @@
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
 
 from ddu import data
 from ddu.data.registry import Root
-from ddu.errors import InputError
+from ddu.errors import NotMeasuredError
 from ddu.experiments.experiment import ROWS, Experiment, Say, silent
 from ddu.experiments.pretrained import HeadSpec
 from ddu.files import FilePath, write_bytes
@@ -20,6 +20,8 @@ from ddu.provenance import fingerprint
 from ddu.results import Row, RowFile, Table, latest, tabulate
 from ddu.runs import RunSpec
 from ddu.runs.spec import PAPER_SETUPS
+
+T = TypeVar("T")
 
 Scale = Literal["smoke", "cpu", "paper"]
 SCALES: tuple[Scale, ...] = ("paper", "cpu", "smoke")
@@ -109,21 +111,48 @@ class Reproducible(Experiment, Protocol):
 
 
 class Judgement(NamedTuple):
-    """Whether a claim of the paper holds, and the numbers that say so."""
+    """Whether a claim of the paper holds, and the numbers that say so.
 
-    verdict: Literal["holds", "holds in part", "does not hold"]
-    words: str
+    Attributes:
+        parts: The parts of the claim, each in words with its numbers, and whether it holds.
+        missing: What has not been measured, so that the claim cannot be judged.
+
+    >>> Judgement.of({"a is 3, above b, 2": True, "c is 1, above d, 2": False}).words
+    'a is 3, above b, 2: yes. c is 1, above d, 2: no.'
+    """
+
+    parts: Mapping[str, bool]
+    missing: str = ""
 
     @classmethod
     def of(cls, parts: Mapping[str, bool]) -> Self:
-        """The judgement of a claim that has several parts, each in words with its numbers.
+        """The judgement of a claim by its parts."""
+        return cls(parts)
 
-        >>> Judgement.of({"a is 3, above b, 2": True, "c is 1, above d, 2": False})
-        Judgement(verdict='holds in part', words='a is 3, above b, 2: yes. c is 1, above d, 2: no.')
-        """
-        held = sum(parts.values())
-        verdict = "holds" if held == len(parts) else "holds in part" if held else "does not hold"
-        return cls(verdict, " ".join(f"{words}: {'yes' if part else 'no'}." for words, part in parts.items()))
+    @property
+    def verdict(self) -> Literal["holds", "holds in part", "does not hold", "cannot be judged yet"]:
+        """Of all parts together."""
+        if self.missing:
+            return "cannot be judged yet"
+        held = sum(self.parts.values())
+        return "holds" if held == len(self.parts) else "holds in part" if held else "does not hold"
+
+    @property
+    def tally(self) -> str:
+        """The verdict, with how many parts hold where only some do."""
+        some = f": {sum(self.parts.values())} of {len(self.parts)} parts"
+        return self.verdict + some * (self.verdict == "holds in part")
+
+    @property
+    def words(self) -> str:
+        """The parts in one line, or what is missing."""
+        answers = (f"{words}: {'yes' if part else 'no'}." for words, part in self.parts.items())
+        return self.missing or " ".join(answers)
+
+    def to_markdown(self) -> str:
+        """The parts as a list, or what is missing."""
+        answers = (f"- {'yes' if part else '**no**'}: {words}." for words, part in self.parts.items())
+        return self.missing or "\n".join(answers)
 
 
 @dataclass(frozen=True)
@@ -155,6 +184,13 @@ class Reproduction:
         found = self.scales[scale]
         return found if seeds is None else with_seeds(found, tuple(range(seeds)))
 
+    def judgement(self, rows: Sequence[Row]) -> Judgement:
+        """Whether the claim holds; where rows that decide it are missing, or failed, it says which."""
+        try:
+            return self.judge(rows)
+        except NotMeasuredError as error:
+            return Judgement({}, f"{error}")
+
     def write_page(self, scale: Scale, folder: FilePath) -> list[Path]:
         """Writes the figures and page.md from the rows in a folder; nothing is measured."""
         folder = Path(folder)
@@ -175,11 +211,12 @@ class Reproduction:
             to: The way from the page to that folder, if the page lies elsewhere.
             level: Of the heading.
         """
-        judgement = self.judge(rows)
+        judgement = self.judgement(rows)
         blocks = [
             f"{level * '#'} {self.name}: {self.shows}",
             f"**The paper's claim:** {self.claim}",
-            f"**At the scale `{scale}` it {judgement.verdict}.** {judgement.words}",
+            f"**At the scale `{scale}` it {judgement.tally}.**",
+            judgement.to_markdown(),
             f"How it is judged: {self.judged_by}",
             *([self.note] if self.note else []),
             *(table.to_markdown().strip() for table in self.tables(rows)),
@@ -253,8 +290,22 @@ def mean_value(rows: Sequence[Row], metric: str, **key: Any) -> float:
         if row.metric == metric and row.value is not None and all(getattr(row, a) == b for a, b in key.items())
     ]
     if not found:
-        raise InputError(f"No row has {metric} of {', '.join(f'{name}={value}' for name, value in key.items())}.")
+        of = ", ".join(f"{name}={value}" for name, value in key.items())
+        raise NotMeasuredError(f"No row has {metric}{' of ' * bool(of)}{of}.")
     return sum(found) / len(found)
+
+
+def only_one(found: Iterable[T], what: str) -> T:
+    """What a judgement needs; it may not have been measured yet.
+
+    Args:
+        found: What there is.
+        what: It, in words.
+    """
+    items = list(found)
+    if len(items) != 1:
+        raise NotMeasuredError(f"The rows should have one {what}. They have {len(items)}.")
+    return items[0]
 
 
 def count_new(work: Work, seeds: int, planned: dict[str, tuple[int, int]]) -> int:
