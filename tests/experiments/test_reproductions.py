@@ -148,6 +148,50 @@ def test_a_page_of_rows_that_cannot_be_judged_yet_says_what_is_missing():
     rows = [Row(detector="softmax", ood="svhn", value=0.9, **facts)]
     page = REPRODUCTIONS["ood-cifar10"].page("cpu", rows, [])
     assert "**At the scale `cpu` it cannot be judged yet.**\n\nNo row has auroc of detector=ddu_paper" in page
+    assert "Smaller than" not in page
+
+
+def test_a_page_says_how_its_rows_are_smaller_than_the_papers():
+    facts = {"network": "resnet18", "data": "cifar10", "seed": 0, "run": "12ab", "metric": "auroc", "ood": "svhn"}
+    rows = [
+        Row(detector="softmax", value=0.9, reductions="width 1 -> 0.25; epochs 350 -> 12", **facts),
+        Row(detector="ddu_paper", value=0.9, reductions="width 1 -> 0.25; epochs 200 -> 12", **facts),
+    ]
+    page = REPRODUCTIONS["ood-cifar10"].page("cpu", rows, [])
+    assert "Smaller than the paper's: width 1 -> 0.25; epochs 350 -> 12; epochs 200 -> 12." in page
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "ood", "papers"),
+    [
+        ("ood-cifar10", "auroc", "svhn", {"wide_resnet28_10", "wide_resnet28_10+sn", "5 x wide_resnet28_10"}),
+        ("ood-cifar100", "auroc", "svhn", {"wide_resnet28_10", "wide_resnet28_10+sn", "5 x wide_resnet28_10"}),
+        (
+            *("ablation-cifar10", "auroc", "svhn"),
+            {f"{name}{sn}" for name in ("wide_resnet28_10", "vgg16") for sn in ("", "+sn")}
+            | {"5 x wide_resnet28_10", "5 x vgg16"},
+        ),
+        ("dirty-mnist", "auroc", "fashion_mnist", {"lenet", "vgg16", "resnet18+sn"}),
+    ],
+)
+def test_the_papers_figures_stand_beside_the_networks_of_the_scale_cpu(name, metric, ood, papers):
+    experiment = REPRODUCTIONS[name].experiment("cpu")
+    facts = {"data": experiment.data, "seed": 0, "run": "12ab", "reductions": "fewer samples"}
+    rows = [
+        Row(
+            detector=one.name,
+            network=experiment.spec(one.network, 0).label,
+            members=one.members,
+            metric=metric,
+            ood=ood,
+            value=0.9,
+            **facts,
+        )
+        for one in experiment.detectors
+    ]
+    (table,) = REPRODUCTIONS[name].make_tables(rows)
+    text = table.to_markdown().partition("The paper's figures, at its own scale:")[2]
+    assert {line.split(" | ")[1] for line in text.splitlines()[4:]} == papers
 
 
 @pytest.mark.parametrize(

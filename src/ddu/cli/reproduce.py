@@ -67,7 +67,7 @@ def reproduce(
         with using(make_engine(engine, worker_cpus, worker_gpus)), sharing_networks(output / NETWORKS):
             rows = one.experiment(scale, seeds).measure(folder, data_root=data_root, command=command(), say=say_dimly)
         written = one.write_page(scale, folder)
-        for table in one.tables(rows):
+        for table in one.make_tables(rows):
             print_results(console, table)
         judgement = one.judgement(rows)
         console.print(f"The claim: {one.claim}", markup=False, highlight=False)

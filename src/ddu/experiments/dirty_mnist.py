@@ -20,6 +20,7 @@ import numpy as np
 from ddu import data
 from ddu.data.registry import Root
 from ddu.experiments.compare import Comparison
+from ddu.experiments.detector_page import summarise
 from ddu.experiments.experiment import ROWS
 from ddu.experiments.measure import SCORES
 from ddu.experiments.ood_tables import DENSITY, ENTROPY
@@ -32,7 +33,7 @@ from ddu.messages import require
 from ddu.metrics import auroc
 from ddu.report import as_png
 from ddu.report.figures import draw_histograms, dress, score_range
-from ddu.results import Row, RowFile, Table, latest, source, tabulate
+from ddu.results import Row, RowFile, Table, latest, source
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -103,7 +104,7 @@ def draw(scores: Mapping[str, Scores], ambiguous: np.ndarray, ood: str) -> "Figu
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     """What the paper's table has, and the AUROC of ambiguous against clean digits."""
-    return tabulate(rows, ["accuracy", "ece", "auroc", _METRIC])
+    return summarise(rows, ["accuracy", "ece", "auroc", _METRIC])
 
 
 def judge(rows: Sequence[Row]) -> Judgement:

@@ -123,6 +123,9 @@ def _figure_one(recipe: Recipe, models: dict[str, dict[str, Any]]) -> dict[str, 
     return {"networks": networks, "detectors": (*detectors, Contender("ddu", last, name="ddu"))}
 
 
+BESIDE = {"resnet18": "wide_resnet28_10"}
+"""The paper's main network, which the narrow ResNet-18 stands in for."""
+
 _SIDES = "The ensemble has three members instead of five, and every seed one network of each kind."
 _CIFAR = ("svhn", "cifar100", "tiny_imagenet")
 
@@ -174,6 +177,7 @@ TABLES = (
         "the better of the ensemble's predictive entropy and mutual information.",
         judge=judge_ood,
         tables=ood_tables,
+        beside=BESIDE,
         scales=_ood("cifar10", _CIFAR),
         note=_SIDES,
     ),
@@ -185,6 +189,7 @@ TABLES = (
         judged_by="as for CIFAR-10.",
         judge=judge_ood,
         tables=ood_tables,
+        beside=BESIDE,
         scales=_ood("cifar100", ("svhn", "tiny_imagenet"), "duq"),
         note=f"{_SIDES} As in the paper there is no DUQ, which does not converge on 100 classes. With 200 images per "
         "class, and with the paper's 500, most covariances of the paper's density are singular.",
@@ -198,6 +203,7 @@ TABLES = (
         judged_by="means of the AUROC over the OoD sets.",
         judge=judge_ablation,
         tables=ood_tables,
+        beside=BESIDE,
         scales=_ablation("cifar10", _CIFAR),
         note="VGG-16 has no residual connections, though the paper's table ticks them.",
     ),
@@ -208,6 +214,7 @@ TABLES = (
         judged_by="means of the AUROC over the OoD sets.",
         judge=judge_ablation,
         tables=ood_tables,
+        beside=BESIDE,
         scales=_ablation("cifar100", ("svhn", "tiny_imagenet")),
         note="VGG-16 has no residual connections, though the paper's table ticks them.",
     ),

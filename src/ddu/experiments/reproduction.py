@@ -5,7 +5,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
@@ -168,6 +168,7 @@ class Reproduction:
         scales: The experiment at each scale.
         note: What differs from the paper, and what else a reader should know.
         tables: The tables of the page, from the rows.
+        beside: The paper's architecture whose figures stand beside those of a smaller one of ours, by the name of ours.
     """
 
     name: str
@@ -178,11 +179,16 @@ class Reproduction:
     scales: Mapping[Scale, Reproducible]
     note: str = ""
     tables: Callable[[Sequence[Row]], Sequence[Table]] = tabulate
+    beside: Mapping[str, str] = field(default_factory=dict)
 
     def experiment(self, scale: Scale, seeds: int | None = None) -> Any:
         """The experiment at a scale, with seeds 0, 1, ..., or those of the registry."""
         found = self.scales[scale]
         return found if seeds is None else with_seeds(found, tuple(range(seeds)))
+
+    def make_tables(self, rows: Sequence[Row]) -> list[Table]:
+        """The tables of the page, with the paper's figures."""
+        return [table.beside(self.beside) for table in self.tables(rows)]
 
     def judgement(self, rows: Sequence[Row]) -> Judgement:
         """Whether the claim holds; where rows that decide it are missing, or failed, it says which."""
@@ -212,14 +218,16 @@ class Reproduction:
             level: Of the heading.
         """
         judgement = self.judgement(rows)
+        smaller = dict.fromkeys(part for row in rows if row.reductions for part in row.reductions.split("; "))
         blocks = [
             f"{level * '#'} {self.name}: {self.shows}",
             f"**The paper's claim:** {self.claim}",
             f"**At the scale `{scale}` it {judgement.tally}.**",
             judgement.to_markdown(),
             f"How it is judged: {self.judged_by}",
+            *([f"Smaller than the paper's: {'; '.join(smaller)}."] if smaller else []),
             *([self.note] if self.note else []),
-            *(table.to_markdown().strip() for table in self.tables(rows)),
+            *(table.to_markdown().strip() for table in self.make_tables(rows)),
             *(f"![{self.name}: {path.stem}]({to}{path.as_posix()})" for path in files if path.suffix == FIGURES),
             f"Rows: `{to}{ROWS}`, measured by `ddu reproduce {self.name} --scale {scale} "
             f"--seeds {len({row.seed for row in rows})}`.",
