@@ -6,7 +6,7 @@ import pytest
 
 from ddu.errors import InputError
 from ddu.experiments import REPRODUCTIONS, Judgement, reproduction
-from ddu.experiments.reproduction import CORES, SCALES, Work, count_new, mean_value, read_rows, training_samples
+from ddu.experiments.reproduction import CORES, SCALES, Work, count_new, mean_value, plan, read_rows, training_samples
 from ddu.experiments.training_pool import sharing_networks
 from ddu.results import Row, paper_tables
 from ddu.runs import RunSpec
@@ -120,6 +120,23 @@ def test_more_seeds_of_what_was_planned_are_new():
     work, planned = Work(RunSpec("lenet", "mnist", RECIPES["mnist"]), 100, networks=2), dict[str, tuple[int, int]]()
     assert [count_new(work, seeds, planned) for seeds in (1, 3, 2)] == [2, 4, 0]
     assert count_new(work._replace(networks=5), 3, planned) == 9
+
+
+def test_networks_that_are_trained_alike_are_one_line_of_a_plan():
+    curves = REPRODUCTIONS["active-mnist"].experiment("cpu", 2)
+    smooth, straight = plan(curves, {})
+    assert (smooth.network, straight.network) == ("resnet18 x0.25+sn", "resnet18 x0.25")
+    works = curves.work()
+    assert smooth.networks + straight.networks == sum(work.networks for work in works)
+    assert smooth.new + straight.new == 2 * sum(work.networks for work in works)
+    assert smooth.hours + straight.hours == pytest.approx(2 * sum(work.hours for work in works))
+
+
+def test_a_plan_does_not_repeat_what_was_planned_and_names_all_corruptions_as_one_set():
+    planned = dict[str, tuple[int, int]]()
+    assert all(line.new for line in plan(REPRODUCTIONS["ood-cifar10"].experiment("cpu"), planned))
+    lines = plan(REPRODUCTIONS["cifar10-c"].experiment("cpu"), planned)
+    assert [(line.new, line.hours, line.against) for line in lines] == [(0, 0, ("cifar10_c",))] * len(lines)
 
 
 def test_the_samples_are_the_papers_up_to_the_limit():

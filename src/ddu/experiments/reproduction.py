@@ -15,6 +15,7 @@ from ddu.data.registry import Root
 from ddu.errors import NotMeasuredError
 from ddu.experiments.experiment import ROWS, Experiment, Say, silent
 from ddu.experiments.pretrained import HeadSpec
+from ddu.experiments.trained import split_severity
 from ddu.files import FilePath, write_bytes
 from ddu.provenance import fingerprint
 from ddu.results import Row, RowFile, Table, latest, tabulate
@@ -330,3 +331,49 @@ def count_new(work: Work, seeds: int, planned: dict[str, tuple[int, int]]) -> in
     networks, before = planned.get(kind, (0, 0))
     planned[kind] = max(networks, work.networks), max(before, seeds)
     return work.networks * seeds - min(networks, work.networks) * min(before, seeds)
+
+
+class Planned(NamedTuple):
+    """Networks that are trained alike, as a plan shows them.
+
+    Attributes:
+        network: What they are called.
+        data: What they are trained on.
+        against: The OoD sets that they are tested against; all corruptions of one set are one.
+        samples: What each is trained on, at most.
+        epochs: Passes over the samples.
+        networks: How many there are per seed.
+        new: How many have to be trained for all seeds; the others were planned before.
+        hours: How long the new ones take; None where it was not measured.
+    """
+
+    network: str
+    data: str
+    against: tuple[str, ...]
+    samples: int
+    epochs: int
+    networks: int
+    new: int
+    hours: float | None
+
+
+def plan(experiment: Reproducible, planned: dict[str, tuple[int, int]]) -> list[Planned]:
+    """What an experiment trains; networks that are called and trained alike are one entry.
+
+    Args:
+        experiment: The experiment.
+        planned: As for `count_new`.
+    """
+    found = dict[tuple[Any, ...], Planned]()
+    for work in experiment.work():
+        against = dict.fromkeys(name.partition(":")[0] if split_severity(name)[1] else name for name in work.ood)
+        new = count_new(work, len(experiment.seeds), planned)
+        hours = None if work.hours is None else new * work.hours / work.networks
+        one = Planned(work.key[1], work.spec.data, tuple(against), work.samples, work.epochs, work.networks, new, hours)
+        before = found.get(one[:5], one._replace(networks=0, new=0, hours=0.0))
+        found[one[:5]] = one._replace(
+            networks=before.networks + one.networks,
+            new=before.new + one.new,
+            hours=None if before.hours is None or hours is None else before.hours + hours,
+        )
+    return list(found.values())
