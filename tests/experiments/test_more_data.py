@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddu.experiments.more_data import DENSITIES, correlation, judge
+from ddu.experiments.more_data import DENSITIES, MoreData, correlation, judge
 from ddu.results import tabulate
+from ddu.training import RECIPES
 
 from .rows import row
 
@@ -47,6 +48,16 @@ def test_density_must_rise_entropy_stay_and_density_go_with_the_ensemble(changes
 def test_each_density_on_each_data_set_has_its_own_part():
     both = [*rows(), *(replace(one, data="cifar10") for one in rows())]
     assert len(judge(both).parts) == 2 * (2 * len(DENSITIES) + 1) + 1
+
+
+def test_the_figure_has_the_sizes_below_and_nats_from_zero():
+    experiment = MoreData("dirty_mnist", (0.01, 0.02, 0.1), "resnet18", RECIPES["quick"], 3)
+    names = ("softmax", "ensemble_mi", *DENSITIES)
+    values = dict(zip(names, ([0.7, 0.6, 0.8], [0.05, 0.04, 0.03], [-9e9, -9e7, 40.0], [-9.0, 3.0, 7.0]), strict=True))
+    arrays = {"sizes": np.array([1200, 2400, 12000]), **{name: np.array(value) for name, value in values.items()}}
+    panels = experiment.draw(arrays).axes
+    assert [label.get_text() for label in panels[0].get_xticklabels()] == ["1,200", "2,400", "12,000"]
+    assert [axes.get_ylim()[0] == 0 for axes in panels] == [True, False, False, True]
 
 
 def test_the_papers_figure_of_a_part_of_the_data_stands_beside_ours():

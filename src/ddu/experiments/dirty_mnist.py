@@ -95,8 +95,9 @@ def draw(scores: Mapping[str, Scores], ambiguous: np.ndarray, ood: str) -> "Figu
             test, unknown = (getattr(one, kind).double().numpy() for one in (said.test, said.ood[ood]))
             values = {"clean": test[~ambiguous], "ambiguous": test[ambiguous], set_name(ood): unknown}
             dress(axes, label, "share of the set")
-            # Log-densities of what is out of distribution lie far out: the digits set the scale
-            draw_histograms(axes, values, *score_range({"test": test, **values}))
+            # Log-densities of what is out of distribution lie far out: the digits set the scale, but for a few
+            digits = test.clip(*np.quantile(test, [0.01, 0.99]))
+            draw_histograms(axes, values, *score_range({"test": digits, **values}))
         panels[0, column].set_title(network, fontsize=10)
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
     return figure

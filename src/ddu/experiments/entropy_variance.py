@@ -144,9 +144,11 @@ class EntropyVariance(OneFigure):
             )
         low, high = variances.get_xlim()
         variances.plot([low, high], [low, high], color="black", linewidth=0.8, linestyle=(0, (2, 2)))
-        variances.set(xlabel="variance by the Dirichlet", ylabel="empirical variance of the entropy")
+        variances.set(xlabel="variance by the Dirichlet (dashed: the same)", ylabel="empirical variance of the entropy")
         variances.spines[["top", "right"]].set_visible(False)
         legend_above(variances)
+        for handle in variances.get_legend().legend_handles:
+            handle.set(markersize=6, alpha=1)
         logs = {
             name: np.log10(arrays[f"{name}, predicted"] / arrays[f"{name}, empirical"]) for name in ("test", self.ood)
         }

@@ -137,6 +137,10 @@ class MoreData(OneFigure):
                 axes.plot(arrays["sizes"], sign * arrays[name], marker="o", markersize=3, **line_style(index))
             dress(axes, f"training samples of {self.data}", label, percent_y=False)
             axes.set_xscale("log")
+            axes.set_xticks(arrays["sizes"], labels=[f"{size:,}" for size in arrays["sizes"]])
+            axes.set_xticks([], minor=True)
+            if label.endswith("nats"):
+                axes.set_ylim(0, 1.15 * arrays[names[0]].max())
             if label.endswith("(ddu_paper)") and (-arrays[names[0]] > 0).all():
                 axes.set_yscale("log")  # singular covariances give numbers without measure
         return figure
