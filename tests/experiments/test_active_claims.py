@@ -58,6 +58,7 @@ def test_a_curve_comes_to_its_mean_its_end_and_the_labels_that_it_took():
     assert found == {
         "mean_accuracy": pytest.approx(0.75),
         "accuracy": pytest.approx(0.85),
+        "labels_to_70": 30,
         "labels_to_80": 30,
         "ambiguous_share": 0.5,
     }
@@ -65,6 +66,7 @@ def test_a_curve_comes_to_its_mean_its_end_and_the_labels_that_it_took():
     assert [column.metric for column in table.columns] == [
         "accuracy",
         "mean_accuracy",
+        "labels_to_70",
         "labels_to_80",
         "ambiguous_share",
     ]
