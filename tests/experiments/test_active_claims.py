@@ -1,9 +1,11 @@
 """The claims about active learning on made curves."""
 
+from dataclasses import replace
+
 import pytest
 
 from ddu.errors import NotMeasuredError
-from ddu.experiments.active_claims import curve_tables, judge_clean, judge_dirty
+from ddu.experiments.active_claims import by_variant, curve_tables, judge_clean, judge_dirty, judge_variants
 from ddu.experiments.learning_curves import curve_rows
 
 from .rows import row
@@ -70,3 +72,26 @@ def test_a_curve_comes_to_its_mean_its_end_and_the_labels_that_it_took():
         "labels_to_80",
         "ambiguous_share",
     ]
+
+
+def variants(**gaps: float):
+    """Curves of several variants, with so much between what ambiguity confuses and what it does not."""
+    return [
+        replace(one, reductions=name)
+        for name, gap in gaps.items()
+        for one in curves(density=0.6 + gap, ensemble_mi=0.7 + gap, entropy=0.5, ensemble_pe=0.6)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gaps", "verdict"),
+    [({"a": 0.06, "b": 0.1}, "holds"), ({"a": 0.04, "b": 0.06}, "holds in part"), ({"a": 0.0}, "does not hold")],
+)
+def test_a_variant_has_the_gap_if_both_epistemic_scores_are_far_ahead_of_both_others(gaps, verdict):
+    assert judge_variants(by_variant(variants(**gaps), {"a": "first", "b": "second"})).verdict == verdict
+
+
+def test_rows_of_variants_are_named_and_ordered_by_their_reductions():
+    named = by_variant(variants(a=0.1, b=0.2), {"b": "second", "a": "first"})
+    assert list(dict.fromkeys((row.reductions, row.data) for row in named)) == [("b", "second"), ("a", "first")]
+    assert "first: a gap of 10.00% (density 70.00%" in judge_variants(named).words

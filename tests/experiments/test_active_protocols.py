@@ -4,8 +4,17 @@ import numpy as np
 import pytest
 import torch
 
+from ddu.data import ArrayDataset, DataInfo
 from ddu.errors import InputError
-from ddu.experiments.active_protocols import PROTOCOLS, _balanced, draw_sets, find_protocol, read_source
+from ddu.experiments.active_protocols import (
+    PROTOCOLS,
+    Protocol,
+    Source,
+    _balanced,
+    draw_sets,
+    find_protocol,
+    read_source,
+)
 
 
 def sets_of(protocol, seed=0, root=None):
@@ -113,3 +122,33 @@ def test_mistakes_are_named():
         sets_of(find_protocol("dirty_digits", pool=2000))
     with pytest.raises(InputError, match=r"^5 initial labels cannot be spread over 10 classes of 1197 samples\.$"):
         sets_of(find_protocol("digits", initial=5, until=55))
+
+
+def _dirty() -> Source:
+    """Twenty clean samples of each of two classes, and forty ambiguous images with three labels each."""
+    labels = np.concatenate([np.arange(40) % 2, np.random.default_rng(0).integers(0, 2, 120)])
+    groups = np.concatenate([np.arange(40), 40 + np.arange(120) // 3])
+    points = groups[:, None].astype(np.float32)
+    samples = ArrayDataset(points, labels, DataInfo("toy", (1,), ("even", "odd"), mean=(), std=()), groups)
+    return Source(samples, samples.subset(range(10)), 40)
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_without_copies_each_ambiguous_image_is_in_the_pool_once(copies):
+    protocol = Protocol("toy", initial=4, validation=6, pool=20, ambiguous=30, copies=copies)
+    images = [int(x) for x in draw_sets(protocol, 0, _dirty()).pool.inputs[:, 0] if x >= 40]
+    assert len(images) == 30
+    assert (len(set(images)) == 30) != copies
+
+
+def test_an_ambiguous_start_is_balanced_and_leaves_the_pool():
+    source = _dirty()
+    clean, ambiguous = (
+        draw_sets(Protocol("toy", initial=4, validation=6, pool=20, ambiguous=120, ambiguous_start=start), 0, source)
+        for start in (False, True)
+    )
+    assert (clean.labelled.inputs < 40).all()
+    assert (ambiguous.labelled.inputs >= 40).all()
+    assert np.bincount(ambiguous.labelled.labels).tolist() == [2, 2]
+    assert (int(clean.ambiguous.sum()), int(ambiguous.ambiguous.sum())) == (120, 116)
+    assert int((~ambiguous.ambiguous).sum()) == 20

@@ -327,11 +327,13 @@ def test_a_detector_that_failed_once_it_was_measured_is_made_good(plane, tmp_pat
     rows = comparison.measure(tmp_path, progress=False)
     (folder,) = (tmp_path / "scores").iterdir()
     assert folder.name == f"softmax-on-resffn2_16-two_moons-seed0-{rows[0].run}"
-    (folder / "test set.npz").unlink()
+    file = RowFile(tmp_path / "rows.csv")
+    file.path.unlink()
+    file.append(row for row in rows if row.metric != "accuracy")
     with monkeypatch.context() as broken:
         broken.setattr("ddu.experiments.measure.Trial.see", lambda *_: 1 / 0)
         assert comparison.measure(tmp_path, progress=False)[-1].error == "ZeroDivisionError: division by zero"
-    assert lasting(comparison.measure(tmp_path, progress=False)) == lasting(rows)
+    assert set(lasting(comparison.measure(tmp_path, progress=False))) == set(lasting(rows))
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")

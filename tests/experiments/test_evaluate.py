@@ -1,5 +1,7 @@
 """Detectors around the network of one run."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -117,15 +119,16 @@ def test_another_run_of_the_same_name_has_rows_of_its_own(run, plane, tmp_path):
     assert len(list((tmp_path / "shared" / "scores").iterdir())) == 2
 
 
-def test_rows_without_scores_are_measured_again(run, plane, tmp_path):
+def test_rows_alone_as_in_a_fresh_clone_are_not_measured_again_and_keep_their_figures(run, plane, tmp_path):
     evaluation, file = Evaluation(run, (plane,), ("softmax",)), tmp_path / "rows.csv"
     first = evaluation.measure(file)
-    (scores,) = (tmp_path / "scores").iterdir()
-    (scores / "test set.npz").unlink()
+    (figure,) = (path for path in evaluation.write_page(file) if path.name == "roc-plane.png")
+    shutil.rmtree(tmp_path / "scores")
     said: list[str] = []
-    assert lasting(evaluation.measure(file, say=said.append)) == lasting(first)
-    assert said == ["Measure softmax"]
-    assert (scores / "test set.npz").exists()
+    assert evaluation.measure(file, say=said.append) == first
+    assert said == []
+    assert figure not in evaluation.write_page(file)
+    assert figure.is_file()
 
 
 def test_the_page_has_the_rows_of_this_run(run, plane, tmp_path):

@@ -1,5 +1,6 @@
 """Every reproduction runs at its smallest scale, resumes, and says whether the paper's claim holds."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -15,8 +16,11 @@ from ddu.training import RECIPES
 # One of those that share their code runs in every test
 SLOW = {
     *("ood-cifar100", "ablation-cifar10", "ablation-cifar100", "feature-collapse", "dirty-mnist"),
-    *("active-mnist", "active-dirty-mnist", "active-cifar10", "objective-mismatch", "more-data"),
+    *("active-mnist", "active-dirty-mnist", "active-cifar10", "active-variants", "objective-mismatch", "more-data"),
 }
+
+# Two hours on two cores for three seeds, and curves that only look for a reason
+ONE_SEED = {"active-cifar10", "active-variants"}
 
 
 def hours_per_seed(one):
@@ -49,11 +53,14 @@ def test_it_runs_at_the_smallest_scale_and_is_not_run_again(name, networks, tmp_
     assert text.startswith(f"# {name}: {one.shows}\n\n**The paper's claim:** {one.claim}\n\n**At the scale `smoke` it ")
     assert all(file.is_file() for file in files)
     assert all(f"]({file.relative_to(folder)})" in text for file in files if file.suffix == ".png")
-    trained = sorted(path for parent in (folder, networks) for path in parent.rglob("metrics.json"))
-    written = [path.stat().st_mtime_ns for path in trained]
-    with sharing_networks(networks):
+    # With the rows alone, as in a fresh clone
+    for left_out in ("networks", "scores", "learners"):
+        for path in list(folder.rglob(left_out)):
+            shutil.rmtree(path)
+    with sharing_networks(tmp_path / "networks"):
         assert one.experiment("smoke").measure(folder) == rows
-    assert [path.stat().st_mtime_ns for path in trained] == written
+    assert not list(tmp_path.rglob("metrics.json"))
+    assert one.write_page("smoke", folder)[0].read_text() == text
 
 
 @pytest.mark.parametrize("name", REPRODUCTIONS)
@@ -61,7 +68,7 @@ def test_it_has_three_scales_and_what_they_train_is_known(name):
     one = REPRODUCTIONS[name]
     assert one.name == name
     assert set(one.scales) == set(SCALES)
-    assert len(one.experiment("cpu").seeds) == 3 or hours_per_seed(one) > 0.5
+    assert len(one.experiment("cpu").seeds) == (1 if name in ONE_SEED else 3)
     assert len(one.experiment("cpu", 2).seeds) == 2
     assert hours_per_seed(one) <= 1
 

@@ -1,6 +1,7 @@
-"""How the paper's claims about active learning are judged."""
+"""How the paper's claims about active learning are judged, and what they depend on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ddu.experiments.learning_curves import curve_rows
 from ddu.experiments.reproduction import Judgement, mean_value
@@ -8,6 +9,9 @@ from ddu.results import Row, Table, tabulate
 
 DENSITY, ENTROPY, RANDOM = "density", "entropy", "random"
 PREDICTIVE, INFORMATION = "ensemble_pe", "ensemble_mi"
+
+EPISTEMIC, CONFOUNDED = (DENSITY, INFORMATION), (ENTROPY, PREDICTIVE)
+"""Scores that know nothing of ambiguity, and scores that take it for a reason to learn."""
 
 ON_PAR, AHEAD = 0.02, 0.05
 """Mean accuracies that differ by less than the first are on par, by more than the second far apart."""
@@ -37,7 +41,7 @@ def judge_clean(rows: Sequence[Row]) -> Judgement:
 def judge_dirty(rows: Sequence[Row]) -> Judgement:
     """Whether the two scores that know nothing of ambiguity are far ahead of all others."""
     found = _mean_accuracies(rows)
-    epistemic = {name: found.pop(name) for name in (DENSITY, INFORMATION)}
+    epistemic = {name: found.pop(name) for name in EPISTEMIC}
     found.pop(RANDOM, None)  # it is not in the paper
     best = max(found, key=found.__getitem__)
     shares = {
@@ -61,3 +65,27 @@ def _mean_accuracies(rows: Sequence[Row]) -> dict[str, float]:
     curves = curve_rows(rows)
     names = dict.fromkeys([DENSITY, ENTROPY, PREDICTIVE, INFORMATION, *(row.detector for row in rows)])
     return {name: mean_value(curves, "mean_accuracy", detector=name) for name in names}
+
+
+def judge_variants(rows: Sequence[Row]) -> Judgement:
+    """With which variants both scores that know nothing of ambiguity are far ahead of both that do."""
+    parts: dict[str, bool] = {}
+    for variant in dict.fromkeys(row.data for row in rows):
+        found = _mean_accuracies([row for row in rows if row.data == variant])
+        ahead, behind = ({name: found[name] for name in names} for names in (EPISTEMIC, CONFOUNDED))
+        gap = min(ahead.values()) - max(behind.values())
+        scores = ", ".join(f"{name} {value:.2%}" for name, value in (ahead | behind).items())
+        parts[f"{variant}: a gap of {gap:.2%} ({scores})"] = gap >= AHEAD
+    return Judgement.of(parts)
+
+
+def by_variant(rows: Sequence[Row], names: Mapping[str | None, str]) -> list[Row]:
+    """The same rows with the name of their variant as the data.
+
+    Args:
+        rows: Those of all variants.
+        names: The variant of each value of the column `reductions`, in the order wanted.
+    """
+    order = list(names.values())
+    named = [replace(row, data=names[row.reductions]) for row in rows]
+    return sorted(named, key=lambda row: order.index(row.data))

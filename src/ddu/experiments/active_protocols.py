@@ -40,6 +40,8 @@ class Protocol:
         validation: The number of clean samples that are held out to choose the epoch by.
         pool: The number of clean samples in the pool; None takes all that are left.
         ambiguous: The number of ambiguous samples in the pool.
+        copies: Whether the pool may have several samples of one ambiguous image, each with a label of its own.
+        ambiguous_start: Whether the initial samples are ambiguous, as nearly all are in the paper's public code.
         candidates: The number of samples of the pool to consider per round, drawn at random; None considers all.
         test: The number of clean test samples; None takes all.
         image_size: The side that images are scaled to; None leaves them as they are.
@@ -55,6 +57,8 @@ class Protocol:
     validation: int = 6000
     pool: int | None = None
     ambiguous: int = 0
+    copies: bool = True
+    ambiguous_start: bool = False
     candidates: int | None = None
     test: int | None = None
     image_size: int | None = None
@@ -220,10 +224,14 @@ def draw_sets(protocol: Protocol, seed: int, source: Source) -> Sets:
     random = np.random.default_rng(seed)
     free = random.permutation(clean)
     validation, free = free[: protocol.validation], free[protocol.validation :]
-    labelled = _balanced(everything.labels[free], protocol.initial, everything.info.num_classes)
-    labelled, free = free[labelled], np.delete(free, labelled)
+    ambiguous = np.arange(clean, len(everything))
+    if not protocol.copies and everything.groups is not None:
+        ambiguous = clean + np.unique(everything.groups[clean:], return_index=True)[1]
+    doubtful = random.permutation(ambiguous)[: protocol.ambiguous]
+    start = doubtful if protocol.ambiguous_start else free
+    labelled = start[_balanced(everything.labels[start], protocol.initial, everything.info.num_classes)]
+    free = np.setdiff1d(free, labelled, assume_unique=True)
     pool = free if protocol.pool is None else free[: protocol.pool]
-    doubtful = random.permutation(np.arange(clean, len(everything)))[: protocol.ambiguous]
     for what, wanted, found in (
         ("validation samples", protocol.validation, len(validation)),
         ("clean samples in the pool", protocol.pool or 1, len(pool)),
@@ -231,7 +239,7 @@ def draw_sets(protocol: Protocol, seed: int, source: Source) -> Sets:
     ):
         if found < wanted:
             raise InputError(f"The protocol for {protocol.data} wants {wanted:,} {what}, and there are only {found:,}.")
-    rows = np.sort(np.concatenate([pool, doubtful]))
+    rows = np.setdiff1d(np.concatenate([pool, doubtful]), labelled)  # in ascending order
     tested = np.arange(len(test)) if protocol.test is None else np.sort(random.permutation(len(test))[: protocol.test])
     return Sets(
         labelled=everything.subset(labelled),

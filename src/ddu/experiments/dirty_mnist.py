@@ -64,12 +64,13 @@ class DirtyMnist(Comparison):
         return self._own(file)
 
     def write_page(self, folder: FilePath) -> list[Path]:
-        """Writes the histograms of the first seed."""
+        """Writes the histograms of the first seed; without the scores that they show, they stay as they are."""
         folder = Path(folder)
         rows = [row for row in self._own(RowFile(folder / ROWS)) if row.seed == self.seeds[0]]
         density = {row.network: scores for row, scores in _scores(rows, folder) if row.detector == DENSITY}
-        write_bytes(folder / FIGURE, as_png(draw(density, read_arrays(folder)[AMBIGUOUS], self.ood[-1])))
-        return [folder / FIGURE]
+        if density:
+            write_bytes(folder / FIGURE, as_png(draw(density, read_arrays(folder)[AMBIGUOUS], self.ood[-1])))
+        return [folder / FIGURE] if (folder / FIGURE).is_file() else []
 
     def _ambiguous(self, data_root: Root) -> np.ndarray:
         """Whether each test input that is shown is an ambiguous digit."""

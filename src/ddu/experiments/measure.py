@@ -17,7 +17,7 @@ from torch import Tensor
 from ddu.detectors import BaseDetector, Evidence, join_evidence
 from ddu.errors import InputError
 from ddu.experiments.experiment import Say, silent
-from ddu.experiments.scores import IN_DISTRIBUTION_METRICS, OOD_METRICS, Judged, Scores, has_scores, scores_folder
+from ddu.experiments.scores import IN_DISTRIBUTION_METRICS, OOD_METRICS, Judged, Scores, scores_folder
 from ddu.experiments.trained import Members, TrainedNetwork, split_severity
 from ddu.features import FeatureBatch
 from ddu.measures import entropy
@@ -65,20 +65,16 @@ class Recorder:
     timed: Collection[str] | None = None
 
     def missing(self, subject: Subject) -> list[str]:
-        """The sets, "test" among them, that a detector has no rows or scores of.
+        """The sets, "test" among them, that a detector has no rows of.
 
-        All of them if it failed, so that the next run tries again.
+        All of them if it failed, so that the next run tries again. Rows without the scores that they were made from, as
+        in a fresh clone, are not measured again.
         """
         everything, rows = ["test", *self.ood], latest(self.rows.read())
         if subject in {row.key for row in rows}:
             return everything
         measured = {row.key for row in rows if row.status == "ok"}
-        folder = scores_folder(self.scores, subject)
-        return [
-            name
-            for name in everything
-            if not (measured.issuperset(self._wanted(subject, name)) and has_scores(folder, _ood(name)))
-        ]
+        return [name for name in everything if not measured.issuperset(self._wanted(subject, name))]
 
     def record(
         self,

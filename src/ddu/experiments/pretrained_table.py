@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ddu import data
 from ddu.data.registry import Root
 from ddu.detectors import find_method
 from ddu.experiments.experiment import ROWS, Say, silent
@@ -16,6 +17,7 @@ from ddu.files import FilePath
 from ddu.provenance import fingerprint
 from ddu.results import Row, RowFile, latest
 from ddu.resume import one_at_a_time
+from ddu.runs import data_digest
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,11 @@ class PretrainedTable:
         folder = Path(folder)
         rows, ood = RowFile(folder / ROWS), load_ood(self.ood, self.data, data_root)
         recorder = Recorder(rows, folder / SCORES, self.ood, self.false_alarm_rate, command)
+        digest = data_digest(*data.load_parts(self.data, root=data_root))
         with one_at_a_time(folder):
             for seed in self.seeds:
                 for backbone in self.backbones:
-                    self._measure_backbone(backbone, seed, folder, ood, recorder, data_root, command, say)
+                    self._measure_backbone(backbone, seed, folder, digest, ood, recorder, data_root, command, say)
         return [row for row in latest(rows.read()) if row.seed in self.seeds]
 
     def write_page(self, folder: FilePath) -> list[Path]:
@@ -69,6 +72,7 @@ class PretrainedTable:
         backbone: str,
         seed: int,
         folder: Path,
+        digest: str,
         ood: Any,
         recorder: Recorder,
         data_root: Root,
@@ -76,11 +80,11 @@ class PretrainedTable:
         say: Say,
     ) -> None:
         spec, path = self._spec(backbone, seed), folder / NETWORKS / f"{backbone}-seed{seed}"
-        say(f"Seed {seed}: {spec.label}")
-        head = train_head(spec, path, data_root=data_root, command=command)
-        run = fingerprint(head.fingerprint, self.inputs)
+        run = fingerprint(spec.fingerprint(digest), self.inputs)
         makers = {Subject(one, spec.label, self.data, seed, run): find_method(one).make for one in self.detectors}
         if any(map(recorder.missing, makers)):
+            say(f"Seed {seed}: {spec.label}")
+            head = train_head(spec, path, data_root=data_root, command=command)
             known = head.load_data(root=data_root)._asdict()
             sets = {name: limited(dataset, self.inputs) for name, dataset in {"test": known["test"], **ood}.items()}
             recorder.record(TrainedNetwork(head, {**known, **sets}), makers, say, reductions="pretrained backbone")

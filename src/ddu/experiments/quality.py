@@ -5,7 +5,7 @@ networks/     a run, or a new head on a pretrained backbone, for each pair and s
 scores/       what each detector says of each input
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from ddu import data
 from ddu.data import ArrayDataset, DataInfo
 from ddu.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from ddu.data.registry import Root
+from ddu.errors import DataError
 from ddu.experiments.experiment import Say, silent
-from ddu.experiments.measure import SCORES, Recorder, Subject, row_key
+from ddu.experiments.measure import SCORES, Maker, Recorder, Subject, row_key
 from ddu.experiments.pretrained import HeadSpec, TrainedHead, train_head
 from ddu.experiments.quality_page import QualityPage
 from ddu.experiments.quality_pairs import DEFAULT, OURS, PAIRS, UNCORRUPTED, Candidate, Pair, theirs
@@ -27,9 +28,9 @@ from ddu.files import FilePath, write_bytes
 from ddu.messages import check_name
 from ddu.provenance import fingerprint
 from ddu.report import as_png
-from ddu.results import Row, RowFile, latest, source
+from ddu.results import Row, RowFile, RowKey, latest, source
 from ddu.resume import one_at_a_time
-from ddu.runs import Run, RunSpec, load_run
+from ddu.runs import Run, RunSpec, data_digest, load_run
 
 _IN_METRICS = ("accuracy", "false_alarm_rate")
 _OOD_METRICS = ("auroc", "auroc_error", "fpr95", "fpr95_error", "detection_rate")
@@ -103,13 +104,14 @@ class Quality:
     def measure(
         self, folder: FilePath, *, data_root: Root = None, command: str = "", say: Say = silent, **options: Any
     ) -> list[Row]:
-        """Trains, with the options of `train`, and measures what is missing.
+        """Trains, with the options of `train`, and measures what has no rows.
 
         Pairs whose training failed are left out until the next time.
         """
         folder = Path(folder)
-        failures = self.train(folder, data_root=data_root, command=command, say=say, **options)
-        for pair in self.pairs:
+        missing = self._unmeasured(folder, data_root)
+        failures = missing.train(folder, data_root=data_root, command=command, say=say, **options)
+        for pair in missing.pairs:
             with one_at_a_time(folder / SCORES / pair.name):
                 for seed in pair.seeds:
                     if pair.folder(folder, seed) not in failures:
@@ -152,6 +154,38 @@ class Quality:
                 RowFile(shorter).append(row for row in RowFile(path).read() if row.detector not in detectors)
                 shorter.replace(path)
 
+    def _unmeasured(self, folder: Path, data_root: Root) -> "Quality":
+        """The protocol with the networks alone that lack rows."""
+        digests = dict[str, str]()
+
+        def lacks_rows(pair: Pair, seed: int) -> bool:
+            if pair.data not in digests:
+                digests[pair.data] = data_digest(*data.load_parts(pair.data, root=data_root))
+            return self._plan(pair, seed, pair.spec(seed).fingerprint(digests[pair.data]), folder).lacks_rows
+
+        def of(pair: Pair) -> Pair:
+            try:
+                return replace(pair, seeds=tuple(seed for seed in pair.seeds if lacks_rows(pair, seed)))
+            except DataError:  # the training names it, and leaves the other pairs
+                return pair
+
+        return replace(self, pairs=tuple(pair for pair in map(of, self.pairs) if pair.seeds))
+
+    def _plan(self, pair: Pair, seed: int, run: str, folder: Path, command: str = "") -> "_Plan":
+        """What is measured of a network with this fingerprint."""
+        rows, scores = RowFile(self._file(folder, pair)), folder / SCORES / pair.name
+        recorder = Recorder(
+            rows, scores, list(pair.kinds), self.false_alarm_rate, command, _IN_METRICS, _OOD_METRICS, _TIMED
+        )
+        subjects = (
+            Subject(
+                *(one.name, pair.spec(seed).label, pair.data, seed),
+                fingerprint(run, pair.limit, one.method, one.options),
+            )
+            for one in self.detectors
+        )
+        return _Plan(recorder, dict(zip(subjects, (one.make for one in self.detectors), strict=True)), pair.corrupted)
+
     def _measure_network(
         self,
         pair: Pair,
@@ -162,47 +196,71 @@ class Quality:
         say: Say,
     ) -> None:
         trained = _load(pair, seed, folder, data_root)
-        rows, scores = RowFile(self._file(folder, pair)), folder / SCORES / pair.name
-        recorder = Recorder(
-            rows, scores, list(pair.kinds), self.false_alarm_rate, command, _IN_METRICS, _OOD_METRICS, _TIMED
-        )
-        under_corruption = replace(recorder, ood=expand(["cifar10_c"]) if pair.corrupted else ())
-        makers = {_subject(pair, candidate, seed, trained): candidate.make for candidate in self.detectors}
-        corrupted = {subject: make for subject, make in makers.items() if subject.detector in _CORRUPTED}
-        asked = [bool(recorder.missing(one)) for one in makers]
-        asked += [bool(under_corruption.missing(one)) for one in corrupted if pair.corrupted]
-        with_accuracy = [UNCORRUPTED, *under_corruption.ood] if pair.corrupted else []
-        accuracies = {row_key(one, name, "accuracy"): name for name in with_accuracy for one in corrupted}
-        asked.append(rows.done(accuracies) < accuracies.keys())
-        if not any(asked):
-            return
+        plan = self._plan(pair, seed, trained.fingerprint, folder, command)
         say(f"Measure {pair.name}, seed {seed}")
         info, known = data.info(pair.data, root=data_root), trained.load_data(root=data_root)._asdict()
         known["test"] = limited(known["test"], pair.limit)
         unknown = {name: limited(data.load_ood(name, info, root=data_root), pair.limit) for name in pair.kinds}
-        recorder.record(TrainedNetwork(trained, {**known, **unknown}), makers, say)
+        plan.recorder.record(TrainedNetwork(trained, {**known, **unknown}), plan.makers, say)
         if pair.corrupted:
             clean = data.load(pair.data, "test", root=data_root).subset(range(pair.corrupted))
             network = TrainedNetwork(trained, {**known, UNCORRUPTED: clean, **_corruptions(clean, info)})
-            under_corruption.record(network, corrupted, say)
+            plan.under_corruption.record(network, plan.shown_corruptions, say)
             # The same for all detectors, and kept with each
-            shares = {name: _accuracy(network, name) for name in with_accuracy}
+            shares = {name: _accuracy(network, name) for name in (UNCORRUPTED, *plan.under_corruption.ood)}
             facts: dict[str, Any] = source(command)
-            rows.append(Row(**asdict(key), value=shares[name], **facts) for key, name in accuracies.items())
+            plan.recorder.rows.append(
+                Row(**asdict(key), value=shares[name], **facts) for key, name in plan.accuracies.items()
+            )
 
     def _file(self, folder: FilePath, pair: Pair) -> Path:
         return Path(folder) / f"{pair.name}.csv"
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is measured of one network.
+
+    Attributes:
+        recorder: Of all detectors, on all OoD sets.
+        makers: The detectors.
+        corrupted: How many test images are shown under every corruption.
+    """
+
+    recorder: Recorder
+    makers: Mapping[Subject, Maker]
+    corrupted: int
+
+    @property
+    def under_corruption(self) -> Recorder:
+        """The same for corrupted images."""
+        return replace(self.recorder, ood=expand(["cifar10_c"]) if self.corrupted else ())
+
+    @property
+    def shown_corruptions(self) -> dict[Subject, Maker]:
+        """The detectors that are shown corrupted images, if any are."""
+        return {one: make for one, make in self.makers.items() if self.corrupted and one.detector in _CORRUPTED}
+
+    @property
+    def accuracies(self) -> dict[RowKey, str]:
+        """The rows of the network's accuracy under corruptions, and the set of each."""
+        sets = [UNCORRUPTED, *self.under_corruption.ood]
+        return {row_key(one, name, "accuracy"): name for name in sets for one in self.shown_corruptions}
+
+    @property
+    def lacks_rows(self) -> bool:
+        """Whether anything is missing."""
+        return (
+            any(map(self.recorder.missing, self.makers))
+            or any(map(self.under_corruption.missing, self.shown_corruptions))
+            or self.recorder.rows.done(self.accuracies) < self.accuracies.keys()
+        )
 
 
 def _load(pair: Pair, seed: int, folder: Path, data_root: Root) -> Run | TrainedHead:
     """A network that has been trained."""
     spec, path = pair.spec(seed), pair.folder(folder, seed)
     return train_head(spec, path, data_root=data_root) if isinstance(spec, HeadSpec) else load_run(path)
-
-
-def _subject(pair: Pair, candidate: Candidate, seed: int, trained: Run | TrainedHead) -> Subject:
-    run = fingerprint(trained.fingerprint, pair.limit, candidate.method, candidate.options)
-    return Subject(candidate.name, trained.spec.label, pair.data, seed, run)
 
 
 def _corruptions(clean: ArrayDataset, info: DataInfo) -> dict[str, ArrayDataset]:

@@ -4,14 +4,23 @@ from dataclasses import replace
 from typing import Any
 
 from ddu.experiments import feature_collapse, more_data
-from ddu.experiments.active_claims import curve_tables, judge_clean, judge_dirty
+from ddu.experiments.active_claims import (
+    CONFOUNDED,
+    EPISTEMIC,
+    by_variant,
+    curve_tables,
+    judge_clean,
+    judge_dirty,
+    judge_variants,
+)
+from ddu.experiments.active_protocols import Scale as ProtocolScale
 from ddu.experiments.active_protocols import find_protocol
 from ddu.experiments.compare import NetworkSetup
 from ddu.experiments.feature_collapse import FeatureCollapse
 from ddu.experiments.learning_curves import LearningCurves
 from ddu.experiments.more_data import MoreData
-from ddu.experiments.reproduced_tables import BRIEF, DIGITS, FIVE, LIMIT, NARROW, TINY, UNREGULARISED
-from ddu.experiments.reproduction import Reproduction, Together
+from ddu.experiments.reproduced_tables import BRIEF, DIGITS, FIVE, LIMIT, NARROW, THREE, TINY, UNREGULARISED
+from ddu.experiments.reproduction import Reproduction, Scale, Together
 from ddu.training import RECIPES, Recipe
 
 _CLEAN = ("density", "entropy", "ensemble_pe", "ensemble_mi", "random")
@@ -20,13 +29,59 @@ _DIRTY = ("density", "entropy", "ensemble_pe", "ensemble_mi", "density_vgg", "sn
 _FIRST_TRY = {"until": 30, "epochs": 2}
 
 
-def _active(data: str, smoke: str, names: tuple[str, ...], tried: tuple[str, ...], **cpu: Any) -> dict[Any, Any]:
+def _active(
+    data: str,
+    smoke: str,
+    names: tuple[str, ...],
+    tried: tuple[str, ...],
+    seeds: tuple[int, ...] = THREE,
+    **cpu: Any,
+) -> dict[Any, Any]:
     """Learning curves at every scale."""
     return {
         "smoke": LearningCurves(find_protocol(smoke, "cpu", **_FIRST_TRY), tried),
-        "cpu": LearningCurves(find_protocol(data, "cpu", **cpu), names),
+        "cpu": LearningCurves(find_protocol(data, "cpu", **cpu), names, seeds),
         "paper": LearningCurves(find_protocol(data), names, seeds=FIVE),
     }
+
+
+def _changed(
+    data: str, scale: ProtocolScale, changes: dict[str, dict[str, Any]], **common: Any
+) -> dict[str, LearningCurves]:
+    """Curves of the scores that ambiguity confuses and of those that it does not, with one thing changed at a time."""
+    tried = (*EPISTEMIC, *CONFOUNDED)
+    return {name: LearningCurves(find_protocol(data, scale, **common | one), tried) for name, one in changes.items()}
+
+
+_SAME: dict[str, dict[str, Any]] = {"as-it-is": {}}
+_START: dict[str, dict[str, Any]] = {"ambiguous-start": {"ambiguous_start": True}}
+_COPY: dict[str, dict[str, Any]] = {"one-copy-per-image": {"copies": False, "ambiguous": 6_000}}
+_VARIANTS: dict[Scale, dict[str, LearningCurves]] = {
+    "smoke": _changed("dirty_digits", "cpu", _SAME | _START, **_FIRST_TRY),
+    "cpu": _changed(
+        "dirty_mnist",
+        "cpu",
+        {
+            **_SAME,
+            "whole-pool": {"candidates": None},
+            "full-size-images": {"image_size": None},
+            "four-times-the-epochs": {"epochs": 16},
+            **_COPY,
+            **_START,
+            "ambiguous-start-and-whole-pool": {"ambiguous_start": True, "candidates": None},
+        },
+        until=80,
+    ),
+    "paper": _changed("dirty_mnist", "paper", _SAME | _COPY | _START),
+}
+"""What one thing after the other changes, by the name of the folder."""
+
+_VARIANT_NAMES = {
+    curve.reductions: name
+    for variants in _VARIANTS.values()
+    for name, curves in variants.items()
+    for curve in curves.curves
+}
 
 
 def _four(straight: str, residual: str, recipe: Recipe, **options: Any) -> dict[str, NetworkSetup]:
@@ -66,7 +121,8 @@ CURVES: tuple[Reproduction, ...] = (
                         NARROW,
                         LIMIT,
                     ),
-                }
+                },
+                THREE,
             ),
             "paper": Together(
                 {
@@ -96,6 +152,7 @@ CURVES: tuple[Reproduction, ...] = (
                 _four("vgg16", "resnet18", DIGITS, **NARROW),
                 LIMIT,
                 5_000,
+                THREE,
             ),
             "paper": FeatureCollapse(
                 *("dirty_mnist", "noisy:fashion_mnist", _four("vgg16", "resnet18", RECIPES["mnist"])), seeds=FIVE
@@ -128,6 +185,18 @@ CURVES: tuple[Reproduction, ...] = (
         note="random is not in the paper.",
     ),
     Reproduction(
+        name="active-variants",
+        shows="what the gap between the acquisition functions on Dirty-MNIST depends on",
+        claim="That of active-dirty-mnist: DDU and the mutual information of an ensemble are far ahead of the softmax "
+        "entropy and of the ensemble's predictive entropy.",
+        judged_by="the mean accuracy over short curves, with one thing changed at a time.",
+        judge=lambda rows: judge_variants(by_variant(rows, _VARIANT_NAMES)),
+        tables=lambda rows: curve_tables(by_variant(rows, _VARIANT_NAMES)),
+        scales={scale: Together(_VARIANTS[scale]) for scale in _VARIANTS},
+        note="The paper has no such figure. Its public code starts with labels of ambiguous samples and with every "
+        "label of an ambiguous image as a sample of its own.",
+    ),
+    Reproduction(
         name="active-cifar10",
         shows="active learning on CIFAR-10",
         claim="DDU clearly outperforms softmax entropy and is competitive with an ensemble.",
@@ -135,7 +204,8 @@ CURVES: tuple[Reproduction, ...] = (
         judge=judge_clean,
         tables=curve_tables,
         scales=_active(
-            "cifar10", "digits", _CLEAN, ("density", "entropy", "ensemble_pe", "ensemble_mi"), until=8_000, epochs=4
+            *("cifar10", "digits", _CLEAN, ("density", "entropy", "ensemble_pe", "ensemble_mi"), (0,)),
+            **{"until": 8_000, "epochs": 4},
         ),
         note="random is not in the paper. At the scale `cpu` the curves end at 8,000 labels.",
     ),

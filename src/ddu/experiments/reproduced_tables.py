@@ -83,6 +83,7 @@ def _ood(data: str, ood: tuple[str, ...], *without: str) -> dict[Any, OodTable]:
         "cpu": OodTable(
             data,
             ood,
+            seeds=THREE,
             limit=LIMIT,
             inputs=5_000,
             **rivals(["resnet18"], chosen(_CPU_RECIPES), members=3, options=NARROW),
@@ -103,6 +104,7 @@ def _ablation(data: str, ood: tuple[str, ...]) -> dict[Any, OodTable]:
         "cpu": OodTable(
             data,
             ood,
+            seeds=THREE,
             limit=LIMIT,
             **ablation(["resnet18", "vgg16"], SHORT, members=3, options=NARROW),
         ),
@@ -235,6 +237,7 @@ TABLES = (
             "cpu": CorruptionCurves(
                 "cifar10",
                 expand(["cifar10_c"]),
+                seeds=THREE,
                 limit=LIMIT,
                 inputs=1000,
                 **rivals(["resnet18"], _CPU_RECIPES, members=3, scores=_CORRUPTED, options=NARROW),

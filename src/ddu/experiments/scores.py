@@ -141,11 +141,6 @@ class Scores:
         return cls(logits, labels, temperature, threshold, _judged(test), by_name)
 
 
-def has_scores(folder: Path, ood: str | None = None) -> bool:
-    """Whether there are scores of the test set, or of an OoD set, in a folder."""
-    return (folder / (_TEST if ood is None else f"{file_name(ood)}.npz")).is_file()
-
-
 def set_name(name: str) -> str:
     """The name of a set for titles and files; of one that is a path, the name of its file or folder.
 
