@@ -3,9 +3,12 @@
 python scripts/reproduction.py
 """
 
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
-from ddu.experiments.reproduction import FIGURES, SCALES, Reproduction, Scale, read_rows
+from ddu.experiments.experiment import ROWS
+from ddu.experiments.reproduction import FIGURES, SCALES, Reproduction, Scale, plan, read_rows
 from ddu.experiments.reproductions import REPRODUCTIONS
 
 ROOT = Path(__file__).parents[1]
@@ -20,27 +23,70 @@ keeps its protocol with less of everything, `smoke` shows that the code runs. An
 This page is written from the rows in `results/reproduction` by `python scripts/reproduction.py`, each name at the
 largest scale that was run. No seed is picked and no failed run is left out."""
 
+_HEAD = ("name", "shows", "scale", "seeds", "the paper's claim", "waits for a GPU: the scale `paper`")
+
 
 def page() -> str:
     """The page of today."""
     found: dict[str, Scale | None] = {name: _largest(name) for name in REPRODUCTIONS}
-    lines = [_line(one, found[name]) for name, one in REPRODUCTIONS.items()]
-    table = "\n".join(["| name | shows | scale | seeds | the paper's claim |", "|---|---|---|---|---|", *lines])
+    lines = [_HEAD, ("---",) * len(_HEAD), *(_line(one, found[name]) for name, one in REPRODUCTIONS.items())]
+    table = "\n".join(f"| {' | '.join(cells)} |".replace("  |", " |") for cells in lines)
     parts = [_part(REPRODUCTIONS[name], scale) for name, scale in found.items() if scale is not None]
-    return "\n\n".join([_INTRODUCTION, table, *parts])
+    return "\n\n".join([_INTRODUCTION, _summary(found), table, *parts])
 
 
 def _largest(name: str) -> Scale | None:
     return next((scale for scale in SCALES if read_rows(RESULTS / name / scale)), None)
 
 
-def _line(one: Reproduction, scale: Scale | None) -> str:
+def _summary(found: Mapping[str, Scale | None]) -> str:
+    """How many names there are, how many claims hold, and what is left to be trained, in a few sentences."""
+    verdicts = Counter(
+        REPRODUCTIONS[name].judgement(read_rows(RESULTS / name / scale)).verdict
+        for name, scale in found.items()
+        if scale is not None
+    )
+    told = "".join(f"{count} × {verdict}, " for verdict, count in verdicts.most_common())
+    left = [one for name, one in REPRODUCTIONS.items() if found[name] != "paper" and not _is_the_papers(one, "cpu")]
+    planned = dict[str, tuple[int, int]]()
+    networks = sum(line.new for one in left for line in plan(one.experiment("paper"), planned))
+    return (
+        f"The paper's claims, by name: {told}{list(found.values()).count(None)} × not run yet. What waits for a GPU\n"
+        f"is the paper's own set-up: {networks:,} networks in all, those that names share counted once."
+    )
+
+
+def _line(one: Reproduction, scale: Scale | None) -> tuple[str, ...]:
+    """The cells of a name in the table at the top."""
     if scale is None:
-        return f"| {one.name} | {one.shows} | not run yet | | |"
-    rows = read_rows(RESULTS / one.name / scale)
-    said = "`cpu`, which is the paper's set-up" if one.scales[scale] == one.scales["paper"] else f"`{scale}`"
-    seeds, verdict = len({row.seed for row in rows}), one.judge(rows).verdict
-    return f"| [{one.name}](#{_anchor(one)}) | {one.shows} | {said} | {seeds} | {verdict} |"
+        return one.name, one.shows, "not run yet", "", "", _waiting(one)
+    folder = RESULTS / one.name / scale
+    rows, experiment = read_rows(folder), one.experiment(scale)
+    said = f"`{scale}`, which is the paper's set-up" if _is_the_papers(one, scale) else f"`{scale}`"
+    absent = [name for name in getattr(experiment, "parts", ()) if not (folder / name / ROWS).is_file()]
+    said += f", without {' and '.join(absent)} yet" * bool(absent)
+    seeds, wanted = len({row.seed for row in rows}), len(experiment.seeds)
+    return (
+        *(f"[{one.name}](#{_anchor(one)})", one.shows, said),
+        f"{seeds} of {wanted}" if seeds < wanted else f"{seeds}",
+        one.judgement(rows).tally,
+        "nothing" if scale == "paper" or _is_the_papers(one, scale) else _waiting(one),
+    )
+
+
+def _is_the_papers(one: Reproduction, scale: Scale) -> bool:
+    return one.scales[scale] == one.scales["paper"]
+
+
+def _waiting(one: Reproduction) -> str:
+    """What the paper's scale would train, those that other names share included."""
+    if _is_the_papers(one, "cpu"):
+        return "nothing"
+    experiment = one.experiment("paper")
+    lines = plan(experiment, {})
+    networks, epochs, seeds = sum(line.new for line in lines), {line.epochs for line in lines}, len(experiment.seeds)
+    span = f"{min(epochs)} to {max(epochs)}" if len(epochs) > 1 else f"{min(epochs)}"
+    return f"{networks:,} networks of {span} epochs ({seeds} seed{'s' * (seeds > 1)})"
 
 
 def _part(one: Reproduction, scale: Scale) -> str:

@@ -5,7 +5,8 @@
     │   ├── FeatureError                      features: NaN, infinite, overflowed, of another width
     │   ├── LabelError                        labels: out of range, not integers, a class with too few samples
     │   ├── DataError (OSError)               a data set is not there, incomplete or corrupt
-    │   └── LayerError                        the feature layer cannot be found, or there are several candidates
+    │   ├── LayerError                        the feature layer cannot be found, or there are several candidates
+    │   └── NotMeasuredError                  rows lack what a claim is judged by: it was not measured yet, or failed
     ├── NotFittedError (RuntimeError, ValueError, AttributeError)   scored before it was fitted
     ├── NotSupportedError (NotImplementedError)   a combination of options that has no meaning
     ├── OutOfMemoryError (MemoryError)        what was asked for does not fit: the message has both sizes
@@ -54,6 +55,10 @@ class DataError(InputError, OSError):
 
 class LayerError(InputError):
     """The feature layer cannot be found, or there are several candidates."""
+
+
+class NotMeasuredError(InputError):
+    """Rows lack what a claim is judged by: it was not measured yet, or failed."""
 
 
 class NotFittedError(DDUError, RuntimeError, ValueError, AttributeError):

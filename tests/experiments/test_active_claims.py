@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from ddu.errors import NotMeasuredError
 from ddu.experiments.active_claims import by_variant, curve_tables, judge_clean, judge_dirty, judge_variants
 from ddu.experiments.learning_curves import curve_rows
 
@@ -35,9 +36,23 @@ def test_on_clean_data_density_must_beat_entropy_and_keep_up_with_the_ensemble(d
 def test_on_dirty_data_both_epistemic_scores_must_be_far_ahead(density, information, ambiguous, verdict):
     rows = curves(
         {"density": ambiguous, "ensemble_mi": ambiguous},
-        **{"density": density, "ensemble_mi": information, "entropy": 0.5, "sngp": 0.55, "random": 0.9},
+        **{
+            "density": density,
+            "ensemble_mi": information,
+            "entropy": 0.5,
+            "ensemble_pe": 0.5,
+            "sngp": 0.55,
+            "random": 0.9,
+        },
     )
     assert judge_dirty(rows).verdict == verdict
+
+
+def test_an_acquisition_function_that_was_not_measured_yet_is_named():
+    with pytest.raises(NotMeasuredError, match="No row has mean_accuracy of detector=ensemble_pe"):
+        judge_clean(curves(density=0.7, entropy=0.5))
+    with pytest.raises(NotMeasuredError, match="No row has mean_accuracy of detector=ensemble_mi"):
+        judge_dirty(curves(density=0.7, entropy=0.5, ensemble_pe=0.5))
 
 
 def test_a_curve_comes_to_its_mean_its_end_and_the_labels_that_it_took():
@@ -45,6 +60,7 @@ def test_a_curve_comes_to_its_mean_its_end_and_the_labels_that_it_took():
     assert found == {
         "mean_accuracy": pytest.approx(0.75),
         "accuracy": pytest.approx(0.85),
+        "labels_to_70": 30,
         "labels_to_80": 30,
         "ambiguous_share": 0.5,
     }
@@ -52,6 +68,7 @@ def test_a_curve_comes_to_its_mean_its_end_and_the_labels_that_it_took():
     assert [column.metric for column in table.columns] == [
         "accuracy",
         "mean_accuracy",
+        "labels_to_70",
         "labels_to_80",
         "ambiguous_share",
     ]

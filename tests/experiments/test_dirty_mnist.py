@@ -1,8 +1,13 @@
 """The claim of Figure 1 on made rows."""
 
-import pytest
+from types import SimpleNamespace
+from typing import Any
 
-from ddu.experiments.dirty_mnist import judge
+import numpy as np
+import pytest
+import torch
+
+from ddu.experiments.dirty_mnist import draw, judge
 
 from .rows import row
 
@@ -26,6 +31,22 @@ def rows(density: float, lenet: float = 0.7, entropy: float = 0.85, doubt: float
 
 def test_it_holds_as_the_paper_has_it():
     assert judge(rows(0.999)).verdict == "holds"
+
+
+def test_the_set_with_noise_decides_in_any_order():
+    assert judge(sorted(rows(0.95), key=lambda one: one.ood or "", reverse=True)).verdict == "holds in part"
+
+
+def test_one_digit_that_lies_far_out_does_not_set_the_scale_of_the_figure():
+    random = torch.Generator().manual_seed(0)
+    near, far = torch.randn(1000, generator=random), 20 + torch.randn(1000, generator=random)
+    near[0] = 1e8
+    known, unknown = (SimpleNamespace(aleatoric=one.abs(), epistemic=one) for one in (near, far))
+    scores: Any = {"lenet": SimpleNamespace(test=known, ood={"noisy:fashion_mnist": unknown})}
+    _, below = draw(scores, np.arange(1000) >= 500, "noisy:fashion_mnist").axes
+    low, high = below.get_xlim()
+    assert -10 < low < high < 30
+    assert below.get_xlabel() == "− log density"
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_the_figure_has_a_panel_for_each_of_the_papers():
     figure = EntropyVariance().draw(arrays)
     assert [axes.get_xlabel().splitlines()[0] for axes in figure.axes] == [
         "softmax entropy on svhn",
-        "variance by the Dirichlet",
+        "variance by the Dirichlet (dashed: the same)",
         "log10 of predicted / empirical",
         "softmax entropy on svhn",
     ]

@@ -1,7 +1,10 @@
 """The claims of the paper's tables on made rows, once as the paper has them and once the other way round."""
 
+from dataclasses import replace
+
 import pytest
 
+from ddu.errors import NotMeasuredError
 from ddu.experiments.ood_tables import (
     ENSEMBLES,
     RIVALS,
@@ -9,6 +12,7 @@ from ddu.experiments.ood_tables import (
     ablation,
     judge_ablation,
     judge_corruptions,
+    judge_imagenet,
     judge_ood,
     rivals,
 )
@@ -42,6 +46,42 @@ def test_one_strong_rival_is_enough_to_refute_the_table():
 
 def test_a_rival_that_failed_and_an_ensemble_that_is_not_there_are_not_asked():
     assert judge_ood([row("softmax", 0.8, ood="svhn"), row("ddu_paper", 0.9, ood="svhn")]).verdict == "holds"
+
+
+def imagenet_rows(residual: float, straight: float):
+    return [
+        row(name, value, network=network, data="imagenet", ood="imagenet_o")
+        for network, density in (("resnet50", residual), ("vgg16", straight))
+        for name, value in (("softmax", 0.5), ("ddu_paper", density), ("ensemble_pe", 0.51), ("ensemble_mi", 0.56))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("residual", "straight", "verdict", "refuted"),
+    [
+        (0.59, 0.52, "holds", "none"),
+        (0.555, 0.52, "holds in part", "On resnet50 against imagenet_o it is ahead of"),
+        (0.59, 0.58, "holds in part", "On vgg16 against imagenet_o it is not ahead of"),
+    ],
+)
+def test_on_imagenet_the_density_beats_the_ensemble_but_for_vgg(residual, straight, verdict, refuted):
+    judgement = judge_imagenet(imagenet_rows(residual, straight))
+    assert judgement.verdict == verdict
+    assert [words for words, part in judgement.parts.items() if not part and refuted not in words] == []
+
+
+def test_what_decides_and_was_not_measured_is_named():
+    with pytest.raises(NotMeasuredError, match="No row has auroc of detector=ddu_paper, ood=svhn"):
+        judge_ood([row("softmax", 0.8, ood="svhn")])
+    with pytest.raises(NotMeasuredError, match="No rival on resnet18 against svhn has an AUROC"):
+        judge_ood([row("ddu_paper", 0.8, ood="svhn")])
+    with pytest.raises(NotMeasuredError, match=r"one VGG-16 without spectral norm\. They have 0"):
+        judge_ablation([one for one in ablation_rows() if one.network != "vgg16"])
+    with pytest.raises(NotMeasuredError, match="No ensemble on svhn has an AUROC"):
+        judge_ablation([one for one in ablation_rows() if one.detector not in ENSEMBLES])
+    softmax = [one for one in corruption_rows((0.6, 0.9), (0.55, 0.8)) if one.detector == "softmax"]
+    with pytest.raises(NotMeasuredError, match=r"one density on resnet18\. They have 0"):
+        judge_corruptions(softmax)
 
 
 def ablation_rows(vgg: float = 0.8, residual: float = 0.93, full: float = 0.95, entropy: float = 0.9):
@@ -88,6 +128,23 @@ def corruption_rows(density: tuple[float, float], softmax: tuple[float, float]):
 )
 def test_corruptions_are_judged_by_their_mean_at_each_severity(density, softmax, verdict):
     assert judge_corruptions(corruption_rows(density, softmax)).verdict == verdict
+
+
+def test_another_rival_at_another_severity_is_enough_and_severities_have_their_numbers():
+    weak = [
+        row("sngp", value, ood=f"cifar10_c:{kind}", severity=severity, network="resnet18+sn")
+        for severity, value in ((1, 0.2), (5, 0.95))
+        for kind in ("fog", "snow")
+    ]
+    judgement = judge_corruptions([*corruption_rows((0.7, 0.9), (0.6, 0.8)), *weak])
+    assert "On resnet18 it is ahead of every rival at every severity (not at 5): no." in judgement.words
+
+
+def test_each_network_has_its_own_part():
+    of_one = corruption_rows((0.6, 0.9), (0.55, 0.8))
+    other = {"resnet18": "resnet50", "resnet18+sn": "resnet50+sn"}
+    both = [*of_one, *(replace(one, network=other[one.network]) for one in of_one)]
+    assert len(judge_corruptions(both).parts) == 2 * len(judge_corruptions(of_one).parts)
 
 
 def test_each_score_stands_on_the_network_that_it_wants():

@@ -1,7 +1,60 @@
 """docs/reproduction.md is what the committed rows say."""
 
+from dataclasses import replace
+
+import pytest
+
+from ddu.experiments import REPRODUCTIONS
+from ddu.results import RowFile
 from scripts import reproduction
+
+from .rows import row
 
 
 def test_the_page_is_that_of_the_rows_in_the_repository():
     assert reproduction.PAGE.read_text() == reproduction.page() + "\n", "run `python scripts/reproduction.py`"
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """Where the page looks for rows: there are none."""
+    monkeypatch.setattr(reproduction, "ROOT", tmp_path)
+    monkeypatch.setattr(reproduction, "RESULTS", tmp_path / "results")
+    return tmp_path / "results"
+
+
+def cells(name):
+    """What the table at the top says of a name: its scale, seeds and verdict, and what waits for a GPU."""
+    (line,) = [one for one in reproduction.page().splitlines() if one.startswith((f"| {name} |", f"| [{name}]("))]
+    return [cell.strip() for cell in line.split("|")[3:-1]]
+
+
+def test_what_was_not_run_says_what_the_paper_trains(results):
+    assert cells("entropy-variance") == ["not run yet", "", "", "30 networks of 350 epochs (1 seed)"]
+    assert cells("ood-cifar100")[3] == "700 networks of 250 to 350 epochs (25 seeds)"
+    assert cells("two-moons") == ["not run yet", "", "", "nothing"]
+    assert f"The paper's claims, by name: {len(REPRODUCTIONS)} × not run yet." in reproduction.page()
+
+
+def test_the_table_counts_seeds_parts_of_the_claim_and_parts_that_are_missing(results):
+    found = [
+        replace(one, seed=seed)
+        for seed in (0, 1)
+        for one in RowFile(reproduction.PAGE.parents[1] / "results/reproduction/objective-mismatch/cpu/rows.csv").read()
+        if one.seed == 0
+    ]
+    RowFile(results / "objective-mismatch/cpu/rows.csv").append(found)
+    scale, seeds, verdict, waits = cells("objective-mismatch")
+    assert scale == "`cpu`, without cifar10 yet"
+    assert seeds == "2 of 3"
+    assert verdict.startswith("holds in part: ")
+    assert waits == "50 networks of 350 epochs (25 seeds)"
+    RowFile(results / "objective-mismatch/cpu/cifar10/rows.csv").append([row("softmax", 0.8, "accuracy")])
+    assert cells("objective-mismatch")[0] == "`cpu`"
+
+
+def test_rows_of_a_run_that_goes_on_do_not_keep_the_page_from_being_written(results):
+    rows = [row("entropy", 0.8, "accuracy", data="mnist", labels=20)]
+    RowFile(results / "active-mnist/cpu/rows.csv").append(rows)
+    assert cells("active-mnist")[2] == "cannot be judged yet"
+    assert "No row has mean_accuracy of detector=density." in reproduction.page()

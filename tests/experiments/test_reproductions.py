@@ -7,9 +7,9 @@ import pytest
 
 from ddu.errors import InputError
 from ddu.experiments import REPRODUCTIONS, Judgement, reproduction
-from ddu.experiments.reproduction import CORES, SCALES, Work, count_new, mean_value, read_rows, training_samples
+from ddu.experiments.reproduction import CORES, SCALES, Work, count_new, mean_value, plan, read_rows, training_samples
 from ddu.experiments.training_pool import sharing_networks
-from ddu.results import Row
+from ddu.results import Row, paper_tables
 from ddu.runs import RunSpec
 from ddu.training import RECIPES
 
@@ -129,6 +129,24 @@ def test_more_seeds_of_what_was_planned_are_new():
     assert count_new(work._replace(networks=5), 3, planned) == 9
 
 
+def test_networks_that_are_trained_alike_are_one_line_of_a_plan():
+    curves = REPRODUCTIONS["active-mnist"].experiment("cpu", 2)
+    smooth, straight = plan(curves, {})
+    assert (smooth.network, straight.network) == ("resnet18 x0.25+sn", "resnet18 x0.25")
+    works = curves.work()
+    assert smooth.networks + straight.networks == sum(work.networks for work in works)
+    assert smooth.new + straight.new == 2 * sum(work.networks for work in works)
+    hours = [[one.hours or 0.0 for one in found] for found in ((smooth, straight), works)]
+    assert sum(hours[0]) == pytest.approx(2 * sum(hours[1]))
+
+
+def test_a_plan_does_not_repeat_what_was_planned_and_names_all_corruptions_as_one_set():
+    planned = dict[str, tuple[int, int]]()
+    assert all(line.new for line in plan(REPRODUCTIONS["ood-cifar10"].experiment("cpu"), planned))
+    lines = plan(REPRODUCTIONS["cifar10-c"].experiment("cpu"), planned)
+    assert [(line.new, line.hours, line.against) for line in lines] == [(0, 0, ("cifar10_c",))] * len(lines)
+
+
 def test_the_samples_are_the_papers_up_to_the_limit():
     assert training_samples("cifar10") == 50_000
     assert training_samples("cifar10", 2_000) == 2_000
@@ -141,6 +159,101 @@ def test_the_samples_are_the_papers_up_to_the_limit():
 )
 def test_a_claim_holds_if_all_of_its_parts_do(parts, verdict):
     assert Judgement.of(dict(zip("ab", parts, strict=True))).verdict == verdict
+
+
+def test_a_judgement_is_a_list_of_answers_with_their_number():
+    judgement = Judgement.of({"a": True, "b": False, "c": True})
+    assert judgement.tally == "holds in part: 2 of 3 parts"
+    assert judgement.to_markdown() == "- yes: a.\n- **no**: b.\n- yes: c."
+    assert Judgement.of({"a": True}).tally == "holds"
+
+
+def test_a_page_of_rows_that_cannot_be_judged_yet_says_what_is_missing():
+    facts = {"network": "resnet18", "data": "cifar10", "seed": 0, "run": "12ab", "metric": "auroc"}
+    rows = [Row(detector="softmax", ood="svhn", value=0.9, **facts)]
+    page = REPRODUCTIONS["ood-cifar10"].page("cpu", rows, [])
+    assert "**At the scale `cpu` it cannot be judged yet.**\n\nNo row has auroc of detector=ddu_paper" in page
+    assert "Smaller than" not in page
+
+
+def test_a_page_says_how_its_rows_are_smaller_than_the_papers():
+    facts = {"network": "resnet18", "data": "cifar10", "seed": 0, "run": "12ab", "metric": "auroc", "ood": "svhn"}
+    rows = [
+        Row(detector="softmax", value=0.9, reductions="width 1 -> 0.25; epochs 350 -> 12", **facts),
+        Row(detector="ddu_paper", value=0.9, reductions="width 1 -> 0.25; epochs 200 -> 12", **facts),
+    ]
+    page = REPRODUCTIONS["ood-cifar10"].page("cpu", rows, [])
+    assert "Smaller than the paper's: width 1 -> 0.25; epochs 350 -> 12; epochs 200 -> 12." in page
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "ood", "papers"),
+    [
+        ("ood-cifar10", "auroc", "svhn", {"wide_resnet28_10", "wide_resnet28_10+sn", "5 x wide_resnet28_10"}),
+        ("ood-cifar100", "auroc", "svhn", {"wide_resnet28_10", "wide_resnet28_10+sn", "5 x wide_resnet28_10"}),
+        (
+            *("ablation-cifar10", "auroc", "svhn"),
+            {f"{name}{sn}" for name in ("wide_resnet28_10", "vgg16") for sn in ("", "+sn")}
+            | {"5 x wide_resnet28_10", "5 x vgg16"},
+        ),
+        ("dirty-mnist", "auroc", "fashion_mnist", {"lenet", "vgg16", "resnet18+sn"}),
+    ],
+)
+def test_the_papers_figures_stand_beside_the_networks_of_the_scale_cpu(name, metric, ood, papers):
+    experiment = REPRODUCTIONS[name].experiment("cpu")
+    facts = {"data": experiment.data, "seed": 0, "run": "12ab", "reductions": "fewer samples"}
+    rows = [
+        Row(
+            detector=one.name,
+            network=experiment.spec(one.network, 0).label,
+            members=one.members,
+            metric=metric,
+            ood=ood,
+            value=0.9,
+            **facts,
+        )
+        for one in experiment.detectors
+    ]
+    (table,) = REPRODUCTIONS[name].make_tables(rows)
+    text = table.to_markdown().partition("The paper's figures, at its own scale:")[2]
+    assert {line.split(" | ")[1] for line in text.splitlines()[4:]} == papers
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "data"),
+    [
+        ("ood-cifar10", ["ood_wrn", "ood_resnet50", "ood_resnet110", "ood_densenet121"], "cifar10"),
+        ("ood-cifar100", ["ood_wrn", "ood_resnet50", "ood_resnet110", "ood_densenet121"], "cifar100"),
+        ("ood-imagenet", ["ood_imagenet"], "imagenet"),
+        ("ablation-cifar10", ["ood_2"], "cifar10"),
+        ("ablation-cifar100", ["ood_3"], "cifar100"),
+        ("more-data", ["kendall_viz"], None),
+    ],
+)
+def test_the_papers_own_numbers_pass_its_claims(name, labels, data):
+    assert REPRODUCTIONS[name].judge(rows_of_the_paper(labels, data)).verdict == "holds"
+
+
+def rows_of_the_paper(labels, data):
+    """The paper's tables as rows; its density stands for the shrunk one too, which it does not have."""
+    facts = {"seed": 0, "run": "paper"}
+    return [
+        Row(
+            detector=detector,
+            network=one.network if one.subset is None else f"{one.network}, {100 * one.subset:g} % of the data",
+            data=one.data,
+            ood=one.ood,
+            members=one.members,
+            metric=one.metric,
+            value=one.mean,
+            **facts,
+        )
+        for table in paper_tables()
+        if table.label.removeprefix("table:") in labels
+        for one in table.figures
+        if data in (None, one.data)
+        for detector in (*one.detectors, *(["density"] if "ddu_paper" in one.detectors else []))
+    ]
 
 
 def test_a_mean_is_over_the_rows_with_all_attributes():

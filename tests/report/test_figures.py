@@ -1,10 +1,12 @@
 """Figures: what they draw, read back from the axes."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import auc
 from torch import Tensor
@@ -310,6 +312,16 @@ def test_each_corruption_has_a_panel_with_the_mean_over_seeds():
             np.testing.assert_allclose(
                 np.asarray(line.get_xydata()), [[s, start + 0.05 * s + 0.01 + extra] for s in (1, 3, 5)]
             )
+
+
+def test_a_legend_of_long_names_fits_above_two_panels():
+    figure = corruption_panels([replace(one, network=f"wide_resnet28_10 of {one.detector}") for one in ROWS])
+    FigureCanvasAgg(figure).draw()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+    assert box.y0 >= max(axes.get_window_extent().y1 for axes in figure.axes)
 
 
 def test_every_curve_is_over_the_same_corruptions_and_other_rows_are_passed_over():

@@ -177,13 +177,21 @@ def test_the_papers_figure_for_a_reduced_run_stands_apart_and_says_other_scale()
         "- Mean ± standard error of the mean over 3 seeds.\n"
         "- Bold: the best, and what is within two standard errors of the difference. "
         "Underlined: the same among single networks.\n"
-        "- The paper's ddu_paper (other scale): accuracy 95.97 ± 0.03, AUROC svhn 97.86 ± 0.19.\n"
-        "- The paper's softmax (other scale): accuracy 95.97 ± 0.03, AUROC svhn 94.05 ± 0.26.\n"
-        "- The paper's ensemble_mi (other scale): accuracy 96.59 ± 0.02, AUROC svhn 97.18 ± 0.19.\n"
+        "\n"
+        "The paper's figures, at its own scale:\n"
+        "\n"
+        "| detector | network | accuracy (%) ↑ | AUROC svhn (%) ↑ |\n"
+        "| --- | --- | ---: | ---: |\n"
+        "| ddu_paper | wide_resnet28_10+sn | 95.97 ± 0.03 | **97.86 ± 0.19** |\n"
+        "| softmax | wide_resnet28_10+sn | 95.97 ± 0.03 | 94.05 ± 0.26 |\n"
+        "| ensemble_mi | 5 x wide_resnet28_10 | **96.59 ± 0.02** | 97.18 ± 0.19 |\n"
+    )
+    assert "The paper's ensemble_mi on 5 x wide_resnet28_10 (other scale): accuracy 96.59 ± 0.02, " in " ".join(
+        only(REDUCED).notes
     )
     assert {line["paper_scale"] for line in as_dicts(only(REDUCED))} == {"other"}
     assert "[" not in only(REDUCED).to_latex().split("\\bottomrule")[0]
-    assert "paper's figure" not in text
+    assert "In brackets" not in text
 
 
 def test_a_narrower_network_is_measured_against_the_papers_full_one():
@@ -191,6 +199,23 @@ def test_a_narrower_network_is_measured_against_the_papers_full_one():
     assert cell_of(only([narrow]), "ddu_paper", "auroc", "svhn").paper is None
     cell = cell_of(only([replace(narrow, reductions="width 1 -> 0.25")]), "ddu_paper", "auroc", "svhn")
     assert (cell.paper.mean, cell.same_scale) == (0.9786, False)
+
+
+def test_a_smaller_ensemble_is_measured_against_the_papers_larger_one_where_it_is_reduced():
+    small = row("ensemble_pe", 0, "auroc", 0.9, ood="svhn", network="wide_resnet28_10", members=3)
+    assert cell_of(only([small]), "ensemble_pe", "auroc", "svhn").paper is None
+    cell = cell_of(only([replace(small, reductions="epochs 350 -> 12")]), "ensemble_pe", "auroc", "svhn")
+    assert (cell.paper.mean, cell.paper.members) == (0.9773, 5)
+
+
+def test_the_paper_stands_beside_another_network_of_ours_where_that_is_reduced():
+    ours = row("ddu_paper", 0, "auroc", 0.9, ood="svhn", network="resnet18 x0.25+sn", reductions="width 1 -> 0.25")
+    beside = only([ours]).beside({"resnet18": "wide_resnet28_10"})
+    assert cell_of(only([ours]), "ddu_paper", "auroc", "svhn").paper is None
+    assert cell_of(beside, "ddu_paper", "auroc", "svhn").paper.network == "wide_resnet28_10+sn"
+    assert "| ddu_paper | wide_resnet28_10+sn | **97.86 ± 0.19** |" in beside.to_markdown()
+    whole = only([replace(ours, reductions=None)]).beside({"resnet18": "wide_resnet28_10"})
+    assert cell_of(whole, "ddu_paper", "auroc", "svhn").paper is None
 
 
 def test_only_the_cells_of_reduced_runs_have_their_paper_apart():
@@ -210,7 +235,7 @@ def test_one_epoch_on_a_thousand_samples_of_cifar10_never_has_the_papers_number_
     facts = {"network": spec.label, "run": spec.fingerprint("digest"), "reductions": spec.reductions(1000)}
     table = only([row("ddu_paper", 0, "auroc", 0.7, ood="svhn", **facts)])
     assert "[97.86 ± 0.19]" not in table.to_markdown() + table.to_latex()
-    assert table.notes[-1] == "The paper's ddu_paper (other scale): AUROC svhn 97.86 ± 0.19."
+    assert table.notes[-1] == ("The paper's ddu_paper on wide_resnet28_10+sn (other scale): AUROC svhn 97.86 ± 0.19.")
     full = RunSpec("wide_resnet28_10", "cifar10", RECIPES["cifar"])
     table = only(
         [row("ddu_paper", 0, "auroc", 0.7, ood="svhn", reductions=full.reductions(50_000), network=full.label)]

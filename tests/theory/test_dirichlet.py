@@ -125,6 +125,70 @@ def test_concentrations_that_are_none_are_refused(alpha):
         entropy_variance(torch.tensor(alpha))
 
 
+def test_the_mutual_information_is_that_of_draws():
+    for alpha in ALPHAS:
+        entropy_of_mean = special.entr(np.array(alpha) / sum(alpha)).sum()
+        assert within_chance(entropy_of_mean - entropies(alpha), float(mutual_information(torch.tensor(alpha))))
+
+
+@pytest.mark.parametrize("total", [1e-300, 1e-12, 1e12, 1e200, 1e300])
+def test_moments_of_extreme_concentrations_are_those_of_the_limit(total):
+    alpha = total * torch.tensor([0.25, 0.75], dtype=torch.float64)
+    assert float(entropy_variance(alpha)) == pytest.approx(0, abs=1e-11)
+    limit = 0.0 if total < 1 else special.entr([0.25, 0.75]).sum()
+    assert float(expected_entropy(alpha)) == pytest.approx(limit, abs=1e-11)
+
+
+def test_the_variance_keeps_its_digits_up_to_a_million_where_it_falls_slowly():
+    # The delta method: Var[H] → Var[log p] under the mean, divided by α₀
+    mean = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+    limit = (mean * mean.log() ** 2).sum() - (mean * mean.log()).sum() ** 2
+    assert float(1e6 * entropy_variance(1e6 * mean)) == pytest.approx(float(limit), rel=1e-4)
+
+
+def test_classes_may_be_counted_from_the_end_and_are_refused_outside():
+    alpha = torch.tensor([1.0, 2.0])
+    assert entropy_covariance(alpha, 0, -2) == entropy_covariance(alpha, 0, 0)
+    assert entropy_covariance(alpha, -1, 0) == entropy_covariance(alpha, 1, 0)
+    with pytest.raises(InputError, match=r"^Classes must be from -2 to 1\. Got 0 and 2\.$"):
+        entropy_covariance(alpha, 0, 2)
+
+
+def test_covariances_of_high_powers_are_finite_and_those_of_quadrature():
+    assert entropy_covariance(torch.tensor([1.0, 2.0]), 0, 1, 200, 200).isfinite()
+    a, b, n, m = 1.5, 2.5, 12, 9
+    beta = stats.beta(a, b)
+
+    def mean(function) -> float:
+        return integrate.quad(lambda p: function(p) * beta.pdf(p), 0, 1, limit=200, epsabs=1e-15)[0]
+
+    def x(p):
+        return -(p ** (n - 1)) * special.entr(p)
+
+    def y(p):
+        return -((1 - p) ** (m - 1)) * special.entr(1 - p)
+
+    expected = mean(lambda p: x(p) * y(p)) - mean(x) * mean(y)
+    assert float(entropy_covariance(torch.tensor([a, b]), 0, 1, n, m)) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0)])
+def test_concentrations_without_classes_are_refused(shape):
+    with pytest.raises(InputError, match=r"^Concentrations are \(\.\.\., class\), of at least one class\."):
+        entropy_variance(torch.ones(shape))
+
+
+@pytest.mark.parametrize("mean", [[-0.5, 1.5], [math.nan, 0.5], [0.0, 0.0]])
+def test_means_that_are_none_are_refused(mean):
+    with pytest.raises(InputError, match=r"^Mean predictions \(\.\.\., class\) must be finite and not negative"):
+        fit_dirichlet(torch.tensor(mean), torch.tensor(0.1))
+
+
+def test_means_without_a_mutual_information_each_are_refused():
+    with pytest.raises(InputError, match=r"Got the shapes \(3, 2\) and \(2,\)\.$"):
+        fit_dirichlet(torch.full((3, 2), 0.5), torch.tensor([0.1, 0.2]))
+
+
 def test_powers_below_one_are_refused():
     with pytest.raises(InputError, match=r"^Both powers must be at least 1\. Got 0 and 1\.$"):
         entropy_covariance(torch.ones(3), 0, 1, n=0)

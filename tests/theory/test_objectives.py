@@ -1,5 +1,7 @@
 """Three objectives of one mixture, against scipy and scikit-learn."""
 
+from functools import partial
+
 import pytest
 import torch
 from scipy.special import logsumexp
@@ -128,3 +130,33 @@ def test_a_class_with_too_few_samples_is_refused_by_name():
         fit_joint(torch.randn(6, 2), torch.tensor([0, 0, 0, 0, 1, 1]))
     with pytest.raises(InputError, match=r"^Class 1 has 0 samples, .* at least 1: "):
         fit_joint(torch.randn(6, 2), torch.tensor([0, 0, 0, 0, 2, 2]), shared=True)
+
+
+@pytest.mark.parametrize(
+    ("z", "labels", "words"),
+    [
+        (torch.zeros(6, 2), torch.zeros(5).long(), r"Got the shapes \(6, 2\) and \(5,\)"),
+        (torch.zeros(6), torch.zeros(6).long(), r"Got the shapes \(6,\) and \(6,\)"),
+        (torch.zeros(0, 2), torch.zeros(0).long(), r"Got the shapes \(0, 2\) and \(0,\)"),
+        (torch.zeros(6, 2), torch.zeros(6), r"Labels must be integers, .* Got torch.float32"),
+        (torch.zeros(6, 2), torch.full((6,), -1), r"Labels must be integers, .* from -1 to -1"),
+    ],
+)
+def test_points_without_a_label_each_are_refused(gda, z, labels, words):
+    for use in (fit_joint, partial(cross_entropies, gda), lambda z, labels: fit_conditional(z, labels, gda)):
+        with pytest.raises(InputError, match=words):
+            use(z, labels)
+
+
+def test_points_and_labels_that_the_mixture_does_not_know_are_refused(gda):
+    with pytest.raises(InputError, match=r"^Labels must be integers, 0 to 2\. Got torch\.int64 from 3 to 3\.$"):
+        cross_entropies(gda, torch.zeros(4, 2), torch.full((4,), 3))
+    with pytest.raises(InputError, match=r"^The mixture has 2 features\. Got points with 5\.$"):
+        cross_entropies(gda, torch.zeros(4, 5), torch.zeros(4).long())
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_points_on_a_line_are_refused(shared):
+    line = torch.arange(12.0)[:, None].expand(-1, 2)
+    with pytest.raises(InputError, match=r"^The covariance of class 0 is not positive definite: .* than 2 dimensions"):
+        fit_joint(line, torch.arange(12) % 3, shared=shared)

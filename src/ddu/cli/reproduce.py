@@ -1,6 +1,5 @@
 """`ddu reproduce`: the paper's tables and figures, one command each."""
 
-from math import inf, isinf
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +10,8 @@ from ddu.cli._app import DataRoot, Engine, WorkerCpus, WorkerGpus, make_engine
 from ddu.cli._layout import plain_table, print_results, say_dimly
 from ddu.engines import using
 from ddu.experiments.experiment import ROWS
-from ddu.experiments.reproduction import CORES, Reproduction, Scale, count_new
+from ddu.experiments.reproduction import CORES, Planned, Reproduction, Scale, plan
 from ddu.experiments.reproductions import REPRODUCTIONS
-from ddu.experiments.trained import split_severity
 from ddu.experiments.training_pool import NETWORKS, sharing_networks
 from ddu.messages import check_name
 from ddu.provenance import command
@@ -30,7 +28,7 @@ def reproduce(
             "to show that the code runs."
         ),
     ] = "cpu",
-    plan: Annotated[
+    only_plan: Annotated[
         bool, typer.Option("--plan", help="Print what would be trained, and for how long; run nothing.")
     ] = False,
     seeds: Annotated[
@@ -59,7 +57,7 @@ def reproduce(
         return
     check_name(name, [_LIST, _ALL, *REPRODUCTIONS], "There is no reproduction {name!r}")
     chosen = list(REPRODUCTIONS.values()) if name == _ALL else [REPRODUCTIONS[name]]
-    if plan:
+    if only_plan:
         _print_plan(console, chosen, scale, seeds)
         return
     for one in chosen:
@@ -67,9 +65,9 @@ def reproduce(
         with using(make_engine(engine, worker_cpus, worker_gpus)), sharing_networks(output / NETWORKS):
             rows = one.experiment(scale, seeds).measure(folder, data_root=data_root, command=command(), say=say_dimly)
         written = one.write_page(scale, folder)
-        for table in one.tables(rows):
+        for table in one.make_tables(rows):
             print_results(console, table)
-        judgement = one.judge(rows)
+        judgement = one.judgement(rows)
         console.print(f"The claim: {one.claim}", markup=False, highlight=False)
         console.print(f"It {judgement.verdict}. {judgement.words}", style="bold", markup=False, highlight=False)
         names = ", ".join(path.name for path in written)
@@ -89,29 +87,34 @@ def _print_plan(console: Console, chosen: list[Reproduction], scale: Scale, seed
 
     Networks of earlier names are not new to later ones.
     """
-    title = f"Scale {scale}: networks to train, and hours on {CORES} CPU cores"
-    table = plain_table(
-        title, "name", "network", "data", "against", "samples", "epochs", "networks", "seeds", "new", "hours"
-    )
-    for column in table.columns[1:4]:
-        column.justify = "left"
-    total, planned = 0.0, dict[str, tuple[int, int]]()
+    console.print(f"Scale {scale}: networks to train, and hours on {CORES} CPU cores", style="bold", highlight=False)
+    planned, everything = dict[str, tuple[int, int]](), list[Planned]()
     for one in chosen:
         experiment = one.experiment(scale, seeds)
-        count = len(experiment.seeds)
-        for work in experiment.work():
-            # All corruptions of CIFAR-10 are one set here
-            against = dict.fromkeys(name.partition(":")[0] if split_severity(name)[1] else name for name in work.ood)
-            new = count_new(work, count, planned)
-            hours = None if work.hours is None else new * work.hours / work.networks
-            table.add_row(
-                *(one.name, work.key[1], work.spec.data, ", ".join(against)),
-                *(f"{work.samples:,}", f"{work.epochs:,}", str(work.networks), str(count)),
-                *(str(new), "?" if hours is None else f"{hours:.2f}"),
-            )
-            total += inf if hours is None else hours
-        if not experiment.work():
-            table.add_row(one.name, "none", "", "", "", "", "0", str(count), "0", "0.00")
-    console.print(table)
-    words = "more than can be told: ? was not measured" if isinf(total) else f"{total:.2f} hours"
-    console.print(f"In all: {words}. Measuring takes a little on top.", markup=False, highlight=False)
+        lines, count = plan(experiment, planned), len(experiment.seeds)
+        said = f"{one.name}: {count} seed{'s' * (count > 1)}, {_total(lines)}"
+        console.print(f"\n{said}", style="bold", markup=False, highlight=False)
+        for data, against in dict.fromkeys((line.data, line.against) for line in lines):
+            title = f"trained on {data}{' against ' * bool(against)}{', '.join(against)}"
+            table = plain_table(title, "network", "samples", "epochs", "per seed", "new", "hours")
+            table.title_style = "dim"
+            for line in lines:
+                if (line.data, line.against) == (data, against):
+                    numbers = (f"{number:,}" for number in (line.samples, line.epochs, line.networks, line.new))
+                    table.add_row(line.network, *numbers, _hours(line.hours))
+            console.print(table)
+        everything += lines
+    console.print(f"In all: {_total(everything)}. Measuring takes a little on top.", markup=False, highlight=False)
+    if any(line.hours is None for line in everything):
+        console.print("?: the throughput was not measured.", markup=False, highlight=False)
+
+
+def _total(lines: list[Planned]) -> str:
+    """How many networks are new, and how long they take."""
+    new, known = sum(line.new for line in lines), [line.hours for line in lines if line.hours is not None]
+    hours = sum(known) if len(known) == len(lines) else None
+    return f"{new:,} new network{'s' * (new != 1)}, {_hours(hours)} hours"
+
+
+def _hours(hours: float | None) -> str:
+    return "?" if hours is None else f"{hours:.2f}"

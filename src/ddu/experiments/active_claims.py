@@ -61,11 +61,10 @@ def judge_dirty(rows: Sequence[Row]) -> Judgement:
 
 
 def _mean_accuracies(rows: Sequence[Row]) -> dict[str, float]:
-    """The mean accuracy over the curve of each acquisition function."""
+    """The mean accuracy over the curve of each acquisition function, those that all claims compare among them."""
     curves = curve_rows(rows)
-    return {
-        name: mean_value(curves, "mean_accuracy", detector=name) for name in dict.fromkeys(r.detector for r in rows)
-    }
+    names = dict.fromkeys([DENSITY, ENTROPY, PREDICTIVE, INFORMATION, *(row.detector for row in rows)])
+    return {name: mean_value(curves, "mean_accuracy", detector=name) for name in names}
 
 
 def judge_variants(rows: Sequence[Row]) -> Judgement:

@@ -20,10 +20,11 @@ import numpy as np
 from ddu import data
 from ddu.data.registry import Root
 from ddu.experiments.compare import Comparison
+from ddu.experiments.detector_page import summarise
 from ddu.experiments.experiment import ROWS
 from ddu.experiments.measure import SCORES
 from ddu.experiments.ood_tables import DENSITY, ENTROPY
-from ddu.experiments.reproduction import Judgement, mean_value
+from ddu.experiments.reproduction import Judgement, mean_value, only_one
 from ddu.experiments.scores import Scores, scores_folder, set_name
 from ddu.experiments.seeds import ARRAYS, read_arrays
 from ddu.experiments.trained import shown_rows
@@ -32,7 +33,7 @@ from ddu.messages import require
 from ddu.metrics import auroc
 from ddu.report import as_png
 from ddu.report.figures import draw_histograms, dress, score_range
-from ddu.results import Row, RowFile, Table, latest, source, tabulate
+from ddu.results import Row, RowFile, Table, latest, source
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,8 +96,9 @@ def draw(scores: Mapping[str, Scores], ambiguous: np.ndarray, ood: str) -> "Figu
             test, unknown = (getattr(one, kind).double().numpy() for one in (said.test, said.ood[ood]))
             values = {"clean": test[~ambiguous], "ambiguous": test[ambiguous], set_name(ood): unknown}
             dress(axes, label, "share of the set")
-            # Log-densities of what is out of distribution lie far out: the digits set the scale
-            draw_histograms(axes, values, *score_range({"test": test, **values}))
+            # Log-densities of what is out of distribution lie far out: the digits set the scale, but for a few
+            digits = test.clip(*np.quantile(test, [0.01, 0.99]))
+            draw_histograms(axes, values, *score_range({"test": digits, **values}))
         panels[0, column].set_title(network, fontsize=10)
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
     return figure
@@ -104,14 +106,15 @@ def draw(scores: Mapping[str, Scores], ambiguous: np.ndarray, ood: str) -> "Figu
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     """What the paper's table has, and the AUROC of ambiguous against clean digits."""
-    return tabulate(rows, ["accuracy", "ece", "auroc", _METRIC])
+    return summarise(rows, ["accuracy", "ece", "auroc", _METRIC])
 
 
 def judge(rows: Sequence[Row]) -> Judgement:
     """Whether entropy knows what is ambiguous and density what is unknown, on a regularised network alone."""
-    noisy = [row.ood for row in rows if row.ood is not None][-1]
+    sets = dict.fromkeys(row.ood for row in rows if row.ood is not None)
+    noisy = only_one((name for name in sets if name.startswith("noisy:")), "OoD set with noise")
     networks = list(dict.fromkeys(row.network for row in rows))
-    (smooth,) = (name for name in networks if name.endswith("+sn"))
+    smooth = only_one((name for name in networks if name.endswith("+sn")), "network with spectral norm")
     density = {name: mean_value(rows, "auroc", network=name, detector=DENSITY, ood=noisy) for name in networks}
     entropy = {name: mean_value(rows, "auroc", network=name, detector=ENTROPY, ood=noisy) for name in networks}
     doubt = {name: mean_value(rows, _METRIC, network=name, detector=ENTROPY) for name in networks}

@@ -31,7 +31,7 @@ from ddu import data, measures
 from ddu.data import ArrayDataset
 from ddu.data.registry import Root
 from ddu.experiments.experiment import Say, silent
-from ddu.experiments.reproduction import Judgement, Work, mean_value, training_samples
+from ddu.experiments.reproduction import Judgement, Work, mean_value, only_one, training_samples
 from ddu.experiments.seeds import Measured, OneFigure, measure_seeds
 from ddu.experiments.trained import limited, load_ood
 from ddu.experiments.training_pool import network_job, trained_networks
@@ -144,9 +144,11 @@ class EntropyVariance(OneFigure):
             )
         low, high = variances.get_xlim()
         variances.plot([low, high], [low, high], color="black", linewidth=0.8, linestyle=(0, (2, 2)))
-        variances.set(xlabel="variance by the Dirichlet", ylabel="empirical variance of the entropy")
+        variances.set(xlabel="variance by the Dirichlet (dashed: the same)", ylabel="empirical variance of the entropy")
         variances.spines[["top", "right"]].set_visible(False)
         legend_above(variances)
+        for handle in variances.get_legend().legend_handles:
+            handle.set(markersize=6, alpha=1)
         logs = {
             name: np.log10(arrays[f"{name}, predicted"] / arrays[f"{name}, empirical"]) for name in ("test", self.ood)
         }
@@ -259,7 +261,7 @@ def scatter(logits: Tensor, seed: int = 0) -> Scatter:
 
 def judge(rows: Sequence[Row]) -> Judgement:
     """Whether entropies scatter, the Dirichlet bounds their variance from below, and its draws look like them."""
-    (ood,) = {row.ood for row in rows if row.ood is not None}
+    ood = only_one({row.ood for row in rows if row.ood is not None}, "OoD set")
 
     def found(metric: str, where: str | None = ood) -> float:
         return mean_value(rows, metric, ood=where)

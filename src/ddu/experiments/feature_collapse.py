@@ -27,7 +27,7 @@ from ddu.detectors import DDU
 from ddu.experiments.compare import NetworkSetup
 from ddu.experiments.experiment import Say, silent
 from ddu.experiments.measure import ask
-from ddu.experiments.reproduction import Judgement, Work, mean_value, training_samples
+from ddu.experiments.reproduction import Judgement, Work, mean_value, only_one, training_samples
 from ddu.experiments.seeds import Measured, OneFigure, measure_seeds
 from ddu.experiments.trained import TrainedNetwork, limited, load_ood
 from ddu.experiments.training_pool import network_job, trained_networks
@@ -167,7 +167,7 @@ class FeatureCollapse(OneFigure):
 def judge(rows: Sequence[Row]) -> Judgement:
     """Whether the regularised network has the best density, and treats distances most alike."""
     networks = list(dict.fromkeys(row.network for row in rows))
-    ood = next(row.ood for row in rows if row.metric == "auroc")
+    ood = only_one({row.ood for row in rows if row.ood != SMALL}, "OoD set")
     *others, best = networks
 
     def of(metric: str, where: str | None = ood) -> dict[str, float]:

@@ -117,6 +117,7 @@ class FiveEnsemble(OneFigure):
             outputs.plot(arrays["x"], probs, **line_style(member))
             entropies.plot(arrays["x"], value, **line_style(member))
         outputs.plot(arrays["data"], arrays["y"], "|", color="black", markersize=8, alpha=0.1)
+        outputs.set_title(f"{len(arrays['probs'])} networks, a line each; ticks: the data", fontsize=9)
         for index, name in enumerate(("predictive entropy", "mutual information")):
             ensemble.plot(arrays["x"], arrays[name], label=name, **line_style(index))
         dress(outputs, "x", "softmax output", percent_y=False)
@@ -124,9 +125,13 @@ class FiveEnsemble(OneFigure):
         dress(ensemble, "x", f"{self.members}-ensemble, nats", percent_y=False)
         legend_above(ensemble)
         for axes in (outputs, entropies, ensemble):
-            axes.axvspan(-2, 2, color=COLOURS[4], alpha=0.15, linewidth=0)
+            gap = axes.axvspan(-2, 2, color=COLOURS[4], alpha=0.15, linewidth=0)
             for side in (-1, 1):
-                axes.axvspan(side * 3.5, side * 4.5, color=COLOURS[1], alpha=0.2, linewidth=0)
+                doubtful = axes.axvspan(side * 3.5, side * 4.5, color=COLOURS[1], alpha=0.2, linewidth=0)
+            if axes is entropies:
+                gap.set_label("no data")
+                doubtful.set_label("ambiguous labels")
+        legend_above(entropies)
         return figure
 
     def _spec(self, seed: int) -> RunSpec:

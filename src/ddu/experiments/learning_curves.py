@@ -42,6 +42,7 @@ LEARNERS, FIGURE, TABLE = "learners", "curves.png", "table.md"
 _USUAL_TEST = 10_000
 LEVELS = (0.8, 0.9, 0.95)
 """Accuracies: the table says how many labels it took to reach them."""
+_CLAIMED = (0.7, *LEVELS)  # those that the paper names among them
 
 
 @dataclass(frozen=True)
@@ -364,8 +365,8 @@ def _mean_curve(curves: list[dict[int, float]]) -> dict[int, MeanAndStandardErro
 def curve_rows(rows: Iterable[Row]) -> list[Row]:
     """What each curve comes to, as rows without a number of labels.
 
-    The mean accuracy over all numbers of labels, the accuracy at the end, the labels that it took to reach `LEVELS`
-    (none where it did not), and the share of ambiguous samples among all that were acquired.
+    The mean accuracy over all numbers of labels, the accuracy at the end, the labels that it took to reach 70 % and
+    `LEVELS` (none where it did not), and the share of ambiguous samples among all that were acquired.
     """
     found = list[Row]()
     curves: dict[tuple[str, int], list[Row]] = {}
@@ -376,7 +377,7 @@ def curve_rows(rows: Iterable[Row]) -> list[Row]:
         values: dict[str, float | None] = {
             "mean_accuracy": sum(curve.values()) / len(curve),
             "accuracy": curve[max(curve)],
-            **{f"labels_to_{100 * level:.0f}": labels_to_reach(curve, level) for level in LEVELS},
+            **{f"labels_to_{100 * level:.0f}": labels_to_reach(curve, level) for level in _CLAIMED},
             "ambiguous_share": shares[0][max(shares[0])] if shares else None,
         }
         one = replace(own[-1], labels=None)

@@ -112,6 +112,10 @@ class ObjectiveMismatch(OneFigure):
             axes.set_title(f"entropy, minimal {fit}", fontsize=10)
         for axes in panels:
             axes.set(xlim=(-_REACH, _REACH), ylim=(-_REACH, _REACH), aspect="equal", xticks=[], yticks=[])
+        shares = ", ".join(f"{share:.1%}" for share in _SHARES)
+        star = f"({STAR[0]:g}, {STAR[1]:g})".replace("-", "−")
+        words = f"Contours hold {shares} of the density; a colour per class. Entropy: dark is 0, bright log 3."
+        figure.supxlabel(f"{words} Star: {star}.", fontsize=9)
         return figure
 
     def _on_the_grid(self, fits: Mapping[tuple[str, str], Mixture]) -> dict[str, np.ndarray]:

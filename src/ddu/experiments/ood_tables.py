@@ -4,15 +4,16 @@ Each row of a table is a registered method on the kind of network that it wants;
 networks of every kind.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ddu.detectors import PLAIN, SMOOTH, find_method
+from ddu.errors import NotMeasuredError
 from ddu.experiments.compare import Comparison, Contender, NetworkSetup
 from ddu.experiments.detector_page import summarise
-from ddu.experiments.reproduction import Judgement, mean_value
+from ddu.experiments.reproduction import Judgement, mean_value, only_one
 from ddu.files import FilePath
 from ddu.results import Row, Table
 from ddu.training import Recipe
@@ -104,22 +105,41 @@ def ood_tables(rows: Sequence[Row]) -> list[Table]:
 
 def judge_ood(rows: Sequence[Row]) -> Judgement:
     """Whether the density is the best of single networks, and on par with the better score of the ensemble."""
+    return _judge_density(rows, _on_par)
+
+
+def judge_imagenet(rows: Sequence[Row]) -> Judgement:
+    """Whether it is the best of single networks and ahead of the ensemble, but for VGG-16 with its straight layers."""
+    return _judge_density(rows, _ahead)
+
+
+def _judge_density(rows: Sequence[Row], judge_against: Callable[[str, float, float], tuple[str, bool]]) -> Judgement:
+    """The density against the best rival, and against the better score of the ensemble where there is one."""
     parts: dict[str, bool] = {}
     for architecture in architectures(rows):
         own = [row for row in rows if architecture_of(row) == architecture]
         for ood in ood_sets(own):
             on = f"{architecture} against {ood}"
             density = mean_value(own, "auroc", detector=DENSITY, ood=ood)
-            rival, best = max(_found(own, RIVALS, ood).items(), key=lambda item: item[1])
+            rival, best = _best(_found(own, RIVALS, ood), f"rival on {on}")
             parts[f"On {on} the density ({density:.2%}) is ahead of the best rival, {rival} ({best:.2%})"] = (
                 density > best
             )
             ensemble = max(_found(own, ENSEMBLES, ood).values(), default=None)
             if ensemble is not None:
-                parts[
-                    f"On {on} it is no more than {ON_PAR:.0%} behind the better score of the ensemble ({ensemble:.2%})"
-                ] = density >= ensemble - ON_PAR
+                words, part = judge_against(architecture, density, ensemble)
+                parts[f"On {on} it is {words} the better score of the ensemble ({ensemble:.2%})"] = part
     return Judgement.of(parts)
+
+
+def _on_par(architecture: str, density: float, ensemble: float) -> tuple[str, bool]:
+    return f"no more than {ON_PAR:.0%} behind", density >= ensemble - ON_PAR
+
+
+def _ahead(architecture: str, density: float, ensemble: float) -> tuple[str, bool]:
+    if architecture.startswith("vgg"):
+        return "not ahead of", density <= ensemble
+    return "ahead of", density > ensemble
 
 
 def judge_ablation(rows: Sequence[Row]) -> Judgement:
@@ -129,8 +149,13 @@ def judge_ablation(rows: Sequence[Row]) -> Judgement:
     """
     networks = {row.network for row in rows}
     straight = {name for name in networks if name.startswith("vgg")}
-    (residual,), (residual_sn,) = ([n for n in networks - straight if n.endswith("+sn") == sn] for sn in (False, True))
-    (vgg,), (vgg_sn,) = ([name for name in straight if name.endswith("+sn") == sn] for sn in (False, True))
+
+    def one_of(names: set[str], what: str, *, sn: bool) -> str:
+        words = f"{what} {'with' if sn else 'without'} spectral norm"
+        return only_one((name for name in names if name.endswith("+sn") == sn), words)
+
+    residual, residual_sn = (one_of(networks - straight, "residual network", sn=sn) for sn in (False, True))
+    vgg, vgg_sn = (one_of(straight, "VGG-16", sn=sn) for sn in (False, True))
     oods = ood_sets(rows)
 
     def found(network: str, detector: str = DENSITY) -> float:
@@ -141,7 +166,7 @@ def judge_ablation(rows: Sequence[Row]) -> Judgement:
         ood
         for ood in oods
         if mean_value(rows, "auroc", network=vgg, detector=DENSITY, ood=ood)
-        > max(_found([row for row in rows if row.network == vgg], ENSEMBLES, ood).values())
+        > _best(_found([row for row in rows if row.network == vgg], ENSEMBLES, ood), f"ensemble on {ood}")[1]
     ]
     entropy, energy = found(residual_sn, ENTROPY), found(residual_sn, ENERGY)
     return Judgement.of(
@@ -169,24 +194,26 @@ def judge_corruptions(rows: Sequence[Row]) -> Judgement:
             for name in (*RIVALS, DENSITY, "ensemble_pe")
             if any(row.detector == name and row.severity is not None and row.value is not None for row in own)
         }
-        density = by_severity.pop(DENSITY)
+        density = only_one([by_severity.pop(DENSITY)] if DENSITY in by_severity else [], f"density on {architecture}")
         means = {name: sum(values) / len(values) for name, values in by_severity.items()}
         mean, ensemble = sum(density) / len(density), means.pop("ensemble_pe", None)
-        rival = max(means, key=means.__getitem__)
-        parts[
-            f"On {architecture} the density ({mean:.2%}) is ahead of the best rival, {rival} ({means[rival]:.2%})"
-        ] = mean > means[rival]
+        on, (rival, best) = f"On {architecture}", _best(means, f"rival on {architecture}")
+        parts[f"{on} the density ({mean:.2%}) is ahead of the best rival, {rival} ({best:.2%})"] = mean > best
         behind = [
             f"{level}"
-            for level, pair in enumerate(zip(density, by_severity[rival], strict=True), 1)
-            if pair[0] <= pair[1]
+            for level, found, *others in zip(
+                severities(own), density, *(by_severity[name] for name in means), strict=True
+            )
+            if found <= max(others)
         ]
-        parts[f"It is at every severity (not at {', '.join(behind) or 'none'})"] = not behind
+        parts[f"{on} it is ahead of every rival at every severity (not at {', '.join(behind) or 'none'})"] = not behind
         if ensemble is not None:
-            parts[f"It is no more than {ON_PAR:.0%} behind the entropy of the ensemble ({ensemble:.2%})"] = (
+            parts[f"{on} it is no more than {ON_PAR:.0%} behind the entropy of the ensemble ({ensemble:.2%})"] = (
                 mean >= ensemble - ON_PAR
             )
-        parts[f"Its AUROC rises with severity, from {density[0]:.2%} to {density[-1]:.2%}"] = density == sorted(density)
+        parts[f"{on} its AUROC rises with severity, from {density[0]:.2%} to {density[-1]:.2%}"] = density == sorted(
+            density
+        )
     return Judgement.of(parts)
 
 
@@ -208,6 +235,13 @@ def ood_sets(rows: Iterable[Row]) -> list[str]:
 def severities(rows: Iterable[Row]) -> list[int]:
     """All severities of corruptions, the least first."""
     return sorted({row.severity for row in rows if row.severity is not None})
+
+
+def _best(found: Mapping[str, float], what: str) -> tuple[str, float]:
+    """The highest of the values by name."""
+    if not found:
+        raise NotMeasuredError(f"No {what} has an AUROC.")
+    return max(found.items(), key=lambda item: item[1])
 
 
 def _found(rows: Sequence[Row], detectors: Iterable[str], ood: str) -> dict[str, float]:

@@ -18,6 +18,7 @@ from ddu.experiments.ood_tables import (
     ablation,
     judge_ablation,
     judge_corruptions,
+    judge_imagenet,
     judge_ood,
     ood_tables,
     rivals,
@@ -124,6 +125,9 @@ def _figure_one(recipe: Recipe, models: dict[str, dict[str, Any]]) -> dict[str, 
     return {"networks": networks, "detectors": (*detectors, Contender("ddu", last, name="ddu"))}
 
 
+BESIDE = {"resnet18": "wide_resnet28_10"}
+"""The paper's main network, which the narrow ResNet-18 stands in for."""
+
 _SIDES = "The ensemble has three members instead of five, and every seed one network of each kind."
 _CIFAR = ("svhn", "cifar100", "tiny_imagenet")
 
@@ -175,6 +179,7 @@ TABLES = (
         "the better of the ensemble's predictive entropy and mutual information.",
         judge=judge_ood,
         tables=ood_tables,
+        beside=BESIDE,
         scales=_ood("cifar10", _CIFAR),
         note=_SIDES,
     ),
@@ -186,6 +191,7 @@ TABLES = (
         judged_by="as for CIFAR-10.",
         judge=judge_ood,
         tables=ood_tables,
+        beside=BESIDE,
         scales=_ood("cifar100", ("svhn", "tiny_imagenet"), "duq"),
         note=f"{_SIDES} As in the paper there is no DUQ, which does not converge on 100 classes. With 200 images per "
         "class, and with the paper's 500, most covariances of the paper's density are singular.",
@@ -199,6 +205,7 @@ TABLES = (
         judged_by="means of the AUROC over the OoD sets.",
         judge=judge_ablation,
         tables=ood_tables,
+        beside=BESIDE,
         scales=_ablation("cifar10", _CIFAR),
         note="VGG-16 has no residual connections, though the paper's table ticks them.",
     ),
@@ -209,6 +216,7 @@ TABLES = (
         judged_by="means of the AUROC over the OoD sets.",
         judge=judge_ablation,
         tables=ood_tables,
+        beside=BESIDE,
         scales=_ablation("cifar100", ("svhn", "tiny_imagenet")),
         note="VGG-16 has no residual connections, though the paper's table ticks them.",
     ),
@@ -248,10 +256,12 @@ TABLES = (
     Reproduction(
         name="ood-imagenet",
         shows="OoD detection on ImageNet against ImageNet-O",
-        claim="DDU is ahead of softmax entropy, energy and the ensembles of three, on ResNet-50, Wide-ResNet-50-2 and "
-        "VGG-16.",
-        judged_by="as for CIFAR-10.",
-        judge=judge_ood,
+        claim="On ResNet-50 and Wide-ResNet-50-2 DDU (AUROC 59.44 % and 63.15 %) is ahead of softmax entropy, energy "
+        "(53.88 % and 54.92 %) and the ensembles of three (55.46 % and 57.98 %). On VGG-16, which has no residual "
+        "connections, it is ahead of the other single networks (51.73 % against 51.15 %), and not of the ensemble "
+        "(56.56 %).",
+        judged_by="mean AUROCs, against the best of the single networks and the better score of the ensemble.",
+        judge=judge_imagenet,
         tables=ood_tables,
         scales={
             "smoke": OodTable(

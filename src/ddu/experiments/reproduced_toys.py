@@ -9,7 +9,17 @@ from ddu.experiments.compare import NetworkSetup
 from ddu.experiments.entropy_variance import EntropyVariance
 from ddu.experiments.five_ensemble import FiveEnsemble
 from ddu.experiments.objective_mismatch import ObjectiveMismatch
-from ddu.experiments.reproduced_tables import BRIEF, LIMIT, NARROW, SHORT, THREE, TINY, TWENTY_FIVE, UNREGULARISED
+from ddu.experiments.reproduced_tables import (
+    BESIDE,
+    BRIEF,
+    LIMIT,
+    NARROW,
+    SHORT,
+    THREE,
+    TINY,
+    TWENTY_FIVE,
+    UNREGULARISED,
+)
 from ddu.experiments.reproduction import Reproduction, Together
 from ddu.experiments.softmax_or_gaussians import SoftmaxOrGaussians
 from ddu.experiments.two_moons import TwoMoons
@@ -70,6 +80,7 @@ TOYS = (
         judged_by="the paper's table, the conditional cross-entropy beyond the mean entropy of the predictions "
         "(overconfidence), and the entropy at (0, -5); accuracy and ECE of both classifiers on CIFAR-10.",
         judge=objective_mismatch.judge,
+        beside=BESIDE,
         scales={
             "smoke": _mismatch(ObjectiveMismatch(points=150, grid=20), "digits", TINY, BRIEF, 300),
             "cpu": _mismatch(ObjectiveMismatch(), "cifar10", "resnet18", SHORT, LIMIT, NARROW, THREE),

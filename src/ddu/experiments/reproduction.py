@@ -4,22 +4,25 @@
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
 
 from ddu import data
 from ddu.data.registry import Root
-from ddu.errors import InputError
+from ddu.errors import NotMeasuredError
 from ddu.experiments.experiment import ROWS, Experiment, Say, silent
 from ddu.experiments.pretrained import HeadSpec
+from ddu.experiments.trained import split_severity
 from ddu.files import FilePath, write_bytes
 from ddu.provenance import fingerprint
 from ddu.results import Row, RowFile, Table, latest, tabulate
 from ddu.runs import RunSpec
 from ddu.runs.spec import PAPER_SETUPS
+
+T = TypeVar("T")
 
 Scale = Literal["smoke", "cpu", "paper"]
 SCALES: tuple[Scale, ...] = ("paper", "cpu", "smoke")
@@ -109,21 +112,48 @@ class Reproducible(Experiment, Protocol):
 
 
 class Judgement(NamedTuple):
-    """Whether a claim of the paper holds, and the numbers that say so."""
+    """Whether a claim of the paper holds, and the numbers that say so.
 
-    verdict: Literal["holds", "holds in part", "does not hold"]
-    words: str
+    Attributes:
+        parts: The parts of the claim, each in words with its numbers, and whether it holds.
+        missing: What has not been measured, so that the claim cannot be judged.
+
+    >>> Judgement.of({"a is 3, above b, 2": True, "c is 1, above d, 2": False}).words
+    'a is 3, above b, 2: yes. c is 1, above d, 2: no.'
+    """
+
+    parts: Mapping[str, bool]
+    missing: str = ""
 
     @classmethod
     def of(cls, parts: Mapping[str, bool]) -> Self:
-        """The judgement of a claim that has several parts, each in words with its numbers.
+        """The judgement of a claim by its parts."""
+        return cls(parts)
 
-        >>> Judgement.of({"a is 3, above b, 2": True, "c is 1, above d, 2": False})
-        Judgement(verdict='holds in part', words='a is 3, above b, 2: yes. c is 1, above d, 2: no.')
-        """
-        held = sum(parts.values())
-        verdict = "holds" if held == len(parts) else "holds in part" if held else "does not hold"
-        return cls(verdict, " ".join(f"{words}: {'yes' if part else 'no'}." for words, part in parts.items()))
+    @property
+    def verdict(self) -> Literal["holds", "holds in part", "does not hold", "cannot be judged yet"]:
+        """Of all parts together."""
+        if self.missing:
+            return "cannot be judged yet"
+        held = sum(self.parts.values())
+        return "holds" if held == len(self.parts) else "holds in part" if held else "does not hold"
+
+    @property
+    def tally(self) -> str:
+        """The verdict, with how many parts hold where only some do."""
+        some = f": {sum(self.parts.values())} of {len(self.parts)} parts"
+        return self.verdict + some * (self.verdict == "holds in part")
+
+    @property
+    def words(self) -> str:
+        """The parts in one line, or what is missing."""
+        answers = (f"{words}: {'yes' if part else 'no'}." for words, part in self.parts.items())
+        return self.missing or " ".join(answers)
+
+    def to_markdown(self) -> str:
+        """The parts as a list, or what is missing."""
+        answers = (f"- {'yes' if part else '**no**'}: {words}." for words, part in self.parts.items())
+        return self.missing or "\n".join(answers)
 
 
 @dataclass(frozen=True)
@@ -139,6 +169,7 @@ class Reproduction:
         scales: The experiment at each scale.
         note: What differs from the paper, and what else a reader should know.
         tables: The tables of the page, from the rows.
+        beside: The paper's architecture whose figures stand beside those of a smaller one of ours, by the name of ours.
     """
 
     name: str
@@ -149,11 +180,23 @@ class Reproduction:
     scales: Mapping[Scale, Reproducible]
     note: str = ""
     tables: Callable[[Sequence[Row]], Sequence[Table]] = tabulate
+    beside: Mapping[str, str] = field(default_factory=dict)
 
     def experiment(self, scale: Scale, seeds: int | None = None) -> Any:
         """The experiment at a scale, with seeds 0, 1, ..., or those of the registry."""
         found = self.scales[scale]
         return found if seeds is None else with_seeds(found, tuple(range(seeds)))
+
+    def make_tables(self, rows: Sequence[Row]) -> list[Table]:
+        """The tables of the page, with the paper's figures."""
+        return [table.beside(self.beside) for table in self.tables(rows)]
+
+    def judgement(self, rows: Sequence[Row]) -> Judgement:
+        """Whether the claim holds; where rows that decide it are missing, or failed, it says which."""
+        try:
+            return self.judge(rows)
+        except NotMeasuredError as error:
+            return Judgement({}, f"{error}")
 
     def write_page(self, scale: Scale, folder: FilePath) -> list[Path]:
         """Writes the figures and page.md from the rows in a folder; nothing is measured."""
@@ -175,14 +218,17 @@ class Reproduction:
             to: The way from the page to that folder, if the page lies elsewhere.
             level: Of the heading.
         """
-        judgement = self.judge(rows)
+        judgement = self.judgement(rows)
+        smaller = dict.fromkeys(part for row in rows if row.reductions for part in row.reductions.split("; "))
         blocks = [
             f"{level * '#'} {self.name}: {self.shows}",
             f"**The paper's claim:** {self.claim}",
-            f"**At the scale `{scale}` it {judgement.verdict}.** {judgement.words}",
+            f"**At the scale `{scale}` it {judgement.tally}.**",
+            judgement.to_markdown(),
             f"How it is judged: {self.judged_by}",
+            *([f"Smaller than the paper's: {'; '.join(smaller)}."] if smaller else []),
             *([self.note] if self.note else []),
-            *(table.to_markdown().strip() for table in self.tables(rows)),
+            *(table.to_markdown().strip() for table in self.make_tables(rows)),
             *(f"![{self.name}: {path.stem}]({to}{path.as_posix()})" for path in files if path.suffix == FIGURES),
             f"Rows: `{to}{ROWS}`, measured by `ddu reproduce {self.name} --scale {scale} "
             f"--seeds {len({row.seed for row in rows})}`.",
@@ -253,8 +299,22 @@ def mean_value(rows: Sequence[Row], metric: str, **key: Any) -> float:
         if row.metric == metric and row.value is not None and all(getattr(row, a) == b for a, b in key.items())
     ]
     if not found:
-        raise InputError(f"No row has {metric} of {', '.join(f'{name}={value}' for name, value in key.items())}.")
+        of = ", ".join(f"{name}={value}" for name, value in key.items())
+        raise NotMeasuredError(f"No row has {metric}{' of ' * bool(of)}{of}.")
     return sum(found) / len(found)
+
+
+def only_one(found: Iterable[T], what: str) -> T:
+    """What a judgement needs; it may not have been measured yet.
+
+    Args:
+        found: What there is.
+        what: It, in words.
+    """
+    items = list(found)
+    if len(items) != 1:
+        raise NotMeasuredError(f"The rows should have one {what}. They have {len(items)}.")
+    return items[0]
 
 
 def count_new(work: Work, seeds: int, planned: dict[str, tuple[int, int]]) -> int:
@@ -271,3 +331,49 @@ def count_new(work: Work, seeds: int, planned: dict[str, tuple[int, int]]) -> in
     networks, before = planned.get(kind, (0, 0))
     planned[kind] = max(networks, work.networks), max(before, seeds)
     return work.networks * seeds - min(networks, work.networks) * min(before, seeds)
+
+
+class Planned(NamedTuple):
+    """Networks that are trained alike, as a plan shows them.
+
+    Attributes:
+        network: What they are called.
+        data: What they are trained on.
+        against: The OoD sets that they are tested against; all corruptions of one set are one.
+        samples: What each is trained on, at most.
+        epochs: Passes over the samples.
+        networks: How many there are per seed.
+        new: How many have to be trained for all seeds; the others were planned before.
+        hours: How long the new ones take; None where it was not measured.
+    """
+
+    network: str
+    data: str
+    against: tuple[str, ...]
+    samples: int
+    epochs: int
+    networks: int
+    new: int
+    hours: float | None
+
+
+def plan(experiment: Reproducible, planned: dict[str, tuple[int, int]]) -> list[Planned]:
+    """What an experiment trains; networks that are called and trained alike are one entry.
+
+    Args:
+        experiment: The experiment.
+        planned: As for `count_new`.
+    """
+    found = dict[tuple[Any, ...], Planned]()
+    for work in experiment.work():
+        against = dict.fromkeys(name.partition(":")[0] if split_severity(name)[1] else name for name in work.ood)
+        new = count_new(work, len(experiment.seeds), planned)
+        hours = None if work.hours is None else new * work.hours / work.networks
+        one = Planned(work.key[1], work.spec.data, tuple(against), work.samples, work.epochs, work.networks, new, hours)
+        before = found.get(one[:5], one._replace(networks=0, new=0, hours=0.0))
+        found[one[:5]] = one._replace(
+            networks=before.networks + one.networks,
+            new=before.new + one.new,
+            hours=None if before.hours is None or hours is None else before.hours + hours,
+        )
+    return list(found.values())

@@ -120,7 +120,7 @@ def judged(rows: Sequence[Row]) -> dict[str, bool]:
             f"On {network} the softmax is more often right than the Gaussians, {right[SOFTMAX]:.2%} against "
             f"{right[GAUSSIANS]:.2%}"
         ] = right[SOFTMAX] > right[GAUSSIANS]
-        parts[f"Its calibration error is lower, {error[SOFTMAX]:.2%} against {error[GAUSSIANS]:.2%}"] = (
+        parts[f"On {network} its calibration error is lower, {error[SOFTMAX]:.2%} against {error[GAUSSIANS]:.2%}"] = (
             error[SOFTMAX] < error[GAUSSIANS]
         )
     return parts

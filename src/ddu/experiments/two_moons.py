@@ -162,6 +162,8 @@ class TwoMoons:
             axes.set_title(f"{network}: {measure}\nAUROC {values[network, measure]:.3f}", fontsize=10)
             axes.set_xticks([])
             axes.set_yticks([])
+        colours = "Dark: uncertain, bright: certain, by rank within a panel. Points: the data, a colour per class."
+        figure.supxlabel(f"{colours} AUROC: data against points further than {FAR:g} away.", fontsize=9)
         return figure
 
     def _axes(self) -> tuple[np.ndarray, np.ndarray]:

@@ -297,8 +297,11 @@ def corruption_panels(rows: Iterable[Row], metric: str = "auroc", columns: int =
     names = [one[0] if len({network for _, network in lines}) == 1 else f"{one[0]} on {one[1]}" for one in lines]
     figure_module = require("matplotlib.figure", extra="report", purpose="ddu.report.figures")
     columns = min(columns, len(corruptions))
-    height = -(-len(corruptions) // columns)
-    figure = figure_module.Figure(figsize=(2.3 * columns, 1.9 * height + 0.6), layout="constrained")
+    width, height = 2.3 * columns, -(-len(corruptions) // columns)
+    # So many names as fit side by side
+    abreast = max(1, int(width / (0.09 * max(map(len, names)) + 0.6)))
+    legend = 0.2 * -(-len(names) // abreast)
+    figure = figure_module.Figure(figsize=(width, 1.9 * height + 0.4 + legend), layout="constrained")
     panels = figure.subplots(height, columns, sharex=True, sharey=True, squeeze=False).ravel()
     for axes, corruption in zip(panels, corruptions, strict=False):
         curves = _curves([row for row in measured if row.ood == corruption])
@@ -310,10 +313,12 @@ def corruption_panels(rows: Iterable[Row], metric: str = "auroc", columns: int =
         axes.set_xticks(sorted({row.severity for row in measured if row.severity is not None}))
     for axes in panels[len(corruptions) :]:
         axes.set_axis_off()
+    for axes in panels[: len(corruptions)][-columns:]:
+        axes.tick_params(labelbottom=True)
     figure.supxlabel("severity of corruption", fontsize=9)
     figure.supylabel(METRICS[metric].label, fontsize=9)
     figure.legend(
-        *panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False, fontsize=9
+        *panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=abreast, frameon=False, fontsize=9
     )
     return figure
 

@@ -116,7 +116,7 @@ METRICS: dict[str, Metric] = {
     "distance_ratio_low": Metric("least distance ratio / median", "higher"),
     "distance_ratio_high": Metric("largest distance ratio / median", "lower"),
     "mean_accuracy": Metric("accuracy, mean of the curve", "higher", share=True),
-    **{f"labels_to_{level}": Metric(f"labels to {level} %", "lower") for level in (80, 90, 95)},
+    **{f"labels_to_{level}": Metric(f"labels to {level} %", "lower") for level in (70, 80, 90, 95)},
     "ambiguous_share": Metric("ambiguous, of all acquired", share=True),
     "round_seconds": Metric("seconds per round", "lower", noisy=True),
     "training_seconds": Metric("seconds to train and fit", "lower", noisy=True),

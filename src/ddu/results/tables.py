@@ -5,12 +5,12 @@ import html
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import hypot, nan
 from operator import itemgetter
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ddu.errors import InputError
 from ddu.messages import require
@@ -132,12 +132,11 @@ class Table:
 
     def to_markdown(self) -> str:
         """The table in Markdown, with notes below it."""
-        head, body = _cells(
-            self, _Markup(lambda text: text.replace("|", "\\|"), bold="**{}**", underline="<ins>{}</ins>")
-        )
+        head, body = _cells(self, _Markup(_escape_markdown, bold="**{}**", underline="<ins>{}</ins>"))
         rule = ["---", "---", *("---:" for _ in self.columns)]
         lines = [f"| {' | '.join(row)} |" for row in (head, rule, *body)]
-        return "\n".join([f"Trained on {self.data}", "", *lines, "", *(f"- {note}" for note in self.notes), ""])
+        notes = [f"- {note}" for note in (*self._own_notes, *self._failed)]
+        return "\n".join([f"Trained on {self.data}", "", *lines, "", *notes, "", *_papers_table(self)])
 
     def to_latex(self) -> str:
         """The table as a LaTeX `tabular` for the package `booktabs`, with notes as comments below it."""
@@ -209,7 +208,15 @@ class Table:
 
     @property
     def notes(self) -> list[str]:
-        """What has to be known to read the table, and what failed, a line each."""
+        """What has to be known to read the table, the paper's figures where they stand apart, and what failed."""
+        return [*self._own_notes, *_papers_other_scale(self), *self._failed]
+
+    @property
+    def _failed(self) -> list[str]:
+        return [f"Failed: {row.subject}: {' '.join((row.error or '').split())}" for row in self.failures]
+
+    @property
+    def _own_notes(self) -> list[str]:
         cells = [cell for line in self.cells for cell in line]
         lines = []
         uneven = any(cell.value is not None and cell.value.count != self.seeds for cell in cells)
@@ -225,8 +232,25 @@ class Table:
             lines.append("Times and memory of one seed are not ranked, since their noise is unknown.")
         if any(cell.paper and cell.same_scale for cell in cells):
             lines.append("In brackets: the paper's figure, mean ± standard error.")
-        lines += _papers_other_scale(self)
-        return lines + [f"Failed: {row.subject}: {' '.join((row.error or '').split())}" for row in self.failures]
+        return lines
+
+    def beside(self, networks: Mapping[str, str]) -> "Table":
+        """The table with the paper's figures of other networks, where ours were reduced and it has none of the same.
+
+        Args:
+            networks: The paper's architecture that stands beside ours, by the name of ours.
+        """
+
+        def with_paper(line: Line, column: Column, cell: Cell) -> Cell:
+            if cell.value is None or cell.paper is not None or cell.same_scale:
+                return cell
+            return replace(cell, paper=_paper(self.data, line, column, reduced=True, networks=networks))
+
+        cells = (
+            tuple(with_paper(line, column, cell) for column, cell in zip(self.columns, cells, strict=True))
+            for line, cells in zip(self.lines, self.cells, strict=True)
+        )
+        return replace(self, cells=tuple(cells))
 
     def only(self, columns: slice) -> "Table":
         """The table with some of its columns."""
@@ -268,13 +292,24 @@ def _cell(data: str, line: Line, column: Column, rows: list[Row]) -> Cell:
     values = {row.seed: row.value for row in here if row.value is not None}
     failed = {row.seed for row in here if row.status == "failed"} - set(values)
     paper, reduced = None, any(row.reductions for row in here)
-    if values and column.metric is not None and column.severity is None:
-        subset = _SUBSET.search(line.network)
-        network = _SUBSET.sub("", _WIDTH.sub("", line.network) if reduced else line.network)
-        part = None if subset is None else float(subset[1]) / 100
-        facts: dict[str, Any] = {"ood": column.ood, "members": line.members, "subset": part}
-        paper = paper_figure(line.detector, network, data, column.metric, **facts)
+    if values:
+        paper = _paper(data, line, column, reduced=reduced)
     return Cell(mean_and_standard_error(values.values()) if values else None, len(failed), paper, not reduced)
+
+
+def _paper(
+    data: str, line: Line, column: Column, *, reduced: bool, networks: Mapping[str, str] | None = None
+) -> PaperFigure | None:
+    """The paper's figure for a cell; beside one that is reduced, also of a wider network or a larger ensemble."""
+    if column.metric is None or column.severity is not None:
+        return None
+    subset, network = _SUBSET.search(line.network), _SUBSET.sub("", line.network)
+    part = None if subset is None else float(subset[1]) / 100
+    if reduced:
+        architecture, plus, smooth = _WIDTH.sub("", network).partition("+")
+        network = f"{(networks or {}).get(architecture, architecture)}{plus}{smooth}"
+    members = None if reduced and not line.deterministic else line.members
+    return paper_figure(line.detector, network, data, column.metric, ood=column.ood, members=members, subset=part)
 
 
 def _concerns(row: Row, column: Column) -> bool:
@@ -386,16 +421,55 @@ def _written(cell: Cell, metric: Metric, usual_seeds: int, markup: _Markup) -> s
 
 def _papers_other_scale(table: Table) -> list[str]:
     """The paper's figures for runs that are reduced here, a line for each detector."""
-    found = []
+    return [
+        f"The paper's {detector} on {network} (other scale): "
+        + ", ".join(f"{column.title} {_printed(figure, column)}" for column, figure in figures.items())
+        + "."
+        for (detector, network), figures in _of_other_scale(table).items()
+    ]
+
+
+def _papers_table(table: Table) -> list[str]:
+    """The same as a table in Markdown, with the columns of ours; bold is what the paper prints in bold."""
+    found = _of_other_scale(table)
+    columns = [column for column in table.columns if any(column in figures for figures in found.values())]
+    if not found:
+        return []
+    head = ["detector", "network", *(_escape_markdown(column.heading) for column in columns)]
+    rule = ["---", "---", *("---:" for _ in columns)]
+    body = [
+        [*map(_escape_markdown, subject), *(_printed(figures.get(one), one, bold="**{}**") for one in columns)]
+        for subject, figures in found.items()
+    ]
+    lines = [f"| {' | '.join(row)} |" for row in (head, rule, *body)]
+    return ["The paper's figures, at its own scale:", "", *lines, ""]
+
+
+def _of_other_scale(table: Table) -> dict[tuple[str, str], dict[Column, PaperFigure]]:
+    """The paper's figures for runs that are reduced here, by detector and its network, and by column."""
+    found = dict[tuple[str, str], dict[Column, PaperFigure]]()
     for line, cells in zip(table.lines, table.cells, strict=True):
-        figures = [
-            f"{column.title} {column.description.write(cell.paper.mean, cell.paper.standard_error)}"
-            for column, cell in zip(table.columns, cells, strict=True)
-            if cell.paper is not None and not cell.same_scale
-        ]
-        if figures:
-            found.append(f"The paper's {line.detector} (other scale): {', '.join(figures)}.")
+        for column, cell in zip(table.columns, cells, strict=True):
+            if cell.paper is not None and not cell.same_scale:
+                found.setdefault((line.detector, _papers_network(cell.paper)), {})[column] = cell.paper
     return found
+
+
+def _papers_network(figure: PaperFigure) -> str:
+    members = "" if figure.members == 1 else f"{figure.members} x "
+    part = "" if figure.subset is None else f", {100 * figure.subset:g} % of the data"
+    return f"{members}{figure.network}{part}"
+
+
+def _printed(figure: PaperFigure | None, column: Column, bold: str = "{}") -> str:
+    if figure is None:
+        return "–"
+    words = column.description.write(figure.mean, figure.standard_error)
+    return bold.format(words) if figure.bold else words
+
+
+def _escape_markdown(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def _begins_section(table: Table) -> list[bool]:

@@ -8,6 +8,8 @@ Concentrations α are (..., class), not negative and with a positive sum α₀; 
 computed in double precision.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.special import digamma, polygamma
@@ -49,20 +51,22 @@ def entropy_variance(alpha: Tensor) -> Tensor:
 
     Different from the paper: the trigamma function of i ≠ j is at α₀ + 2, where its shorthand reads α₀ + 1.
 
-    It is a difference of numbers of order 1, so from α₀ = 10¹⁰ on few digits are left.
+    It is a difference of numbers of order 1, so it is right up to about 10⁻¹⁵: few digits are left from α₀ = 10¹⁰ on,
+    and from 10⁶ on where all α_i are the same, since the variance then falls like 1 / α₀².
 
     >>> entropy_variance(torch.tensor([1.0, 2.0, 3.0]))
     tensor(0.0276, dtype=torch.float64)
     """
     alpha, total = _checked(alpha)
     start = total[..., None]
+    share = alpha / start  # and not α itself, whose square may overflow
     f, g = digamma(alpha + 1) - digamma(start + 2), digamma(alpha + 2) - digamma(start + 2)
     common = polygamma(1, start + 2)
-    same = alpha * (alpha + 1) * (g**2 + polygamma(1, alpha + 2) - common)
+    same = share * ((alpha + 1) / (start + 1)) * (g**2 + polygamma(1, alpha + 2) - common)
     # Σ_{i≠j} α_i α_j (f_i f_j − ψ') = (Σ α_i f_i)² − Σ (α_i f_i)² − ψ' (α₀² − Σ α_i²)
-    weighted = alpha * f
-    others = weighted.sum(-1) ** 2 - (weighted**2).sum(-1) - common[..., 0] * (total**2 - (alpha**2).sum(-1))
-    return (same.sum(-1) + others) / (total * (total + 1)) - expected_entropy(alpha) ** 2
+    weighted = share * f
+    others = weighted.sum(-1) ** 2 - (weighted**2).sum(-1) - common[..., 0] * (1 - (share**2).sum(-1))
+    return same.sum(-1) + total / (total + 1) * others - expected_entropy(alpha) ** 2
 
 
 def entropy_covariance(alpha: Tensor, i: int, j: int, n: int = 1, m: int = 1) -> Tensor:
@@ -87,15 +91,19 @@ def entropy_covariance(alpha: Tensor, i: int, j: int, n: int = 1, m: int = 1) ->
     if min(n, m) < 1:
         raise InputError(f"Both powers must be at least 1. Got {n} and {m}.")
     alpha, total = _checked(alpha)
+    classes = alpha.shape[-1]
+    if not all(-classes <= one < classes for one in (i, j)):
+        raise InputError(f"Classes must be from {-classes} to {classes - 1}. Got {i} and {j}.")
+    i, j = i % classes, j % classes
     a, b, both = alpha[..., i], alpha[..., j], n + m
     if i == j:
-        weight = _rising(a, both)
+        weight = _rising_ratio([(a, both)], total)
         product = (digamma(a + both) - digamma(total + both)) ** 2 + polygamma(1, a + both)
     else:
-        weight = _rising(a, n) * _rising(b, m)
+        weight = _rising_ratio([(a, n), (b, m)], total)
         product = (digamma(a + n) - digamma(total + both)) * (digamma(b + m) - digamma(total + both))
-    moments = [_rising(x, k) / _rising(total, k) * (digamma(x + k) - digamma(total + k)) for x, k in ((a, n), (b, m))]
-    return weight / _rising(total, both) * (product - polygamma(1, total + both)) - moments[0] * moments[1]
+    moments = [_rising_ratio([(x, k)], total) * (digamma(x + k) - digamma(total + k)) for x, k in ((a, n), (b, m))]
+    return weight * (product - polygamma(1, total + both)) - moments[0] * moments[1]
 
 
 def fit_dirichlet(mean: Tensor, mutual_information: Tensor) -> Tensor:
@@ -112,6 +120,18 @@ def fit_dirichlet(mean: Tensor, mutual_information: Tensor) -> Tensor:
     tensor([1.0487, 3.1461], dtype=torch.float64)
     """
     mean, information = mean.double(), mutual_information.double()
+    if mean.ndim < 1 or not (mean >= 0).all() or not (mean.sum(-1) > 0).all() or not mean.isfinite().all():
+        raise InputError(
+            f"Mean predictions (..., class) must be finite and not negative, with a positive sum. Got the shape "
+            f"{tuple(mean.shape)}{f' and values from {mean.min():.3g} to {mean.max():.3g}' * bool(mean.numel())}."
+        )
+    try:
+        torch.broadcast_shapes(mean.shape[:-1], information.shape)
+    except RuntimeError:
+        raise InputError(
+            f"Each mean prediction needs a mutual information. Got the shapes {tuple(mean.shape)} and "
+            f"{tuple(information.shape)}."
+        ) from None
     mean = mean / mean.sum(-1, keepdim=True)
     wanted = torch.special.entr(mean).sum(-1) - information
     high = torch.full_like(wanted, _LARGEST)
@@ -135,14 +155,17 @@ def _entropy_at(mean: Tensor, log2_total: Tensor) -> Tensor:
     return expected_entropy(mean * torch.exp2(log2_total)[..., None])
 
 
-def _rising(x: Tensor, n: int) -> Tensor:
-    """The rising factorial x(x + 1)…(x + n − 1)."""
-    return torch.stack([x + k for k in range(n)]).prod(0)
+def _rising_ratio(above: Sequence[tuple[Tensor, int]], total: Tensor) -> Tensor:
+    """The product of rising factorials x(x + 1)…(x + n − 1), divided by that of the total with as many factors."""
+    factors = [x + k for x, n in above for k in range(n)]
+    return torch.stack([factor / (total + k) for k, factor in enumerate(factors)]).prod(0)
 
 
 def _checked(alpha: Tensor) -> tuple[Tensor, Tensor]:
     """α in double precision, and its sum."""
     alpha = alpha.double()
+    if alpha.ndim < 1 or not alpha.shape[-1]:
+        raise InputError(f"Concentrations are (..., class), of at least one class. Got the shape {tuple(alpha.shape)}.")
     total = alpha.sum(-1)
     if not (alpha >= 0).all() or not (total > 0).all() or not total.isfinite().all():
         raise InputError(

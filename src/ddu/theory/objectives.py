@@ -19,6 +19,9 @@ from torch.distributions import MultivariateNormal
 from ddu.errors import InputError
 from ddu.messages import require
 
+# Less than this share of a variance is the rounding of a covariance that is singular
+_UNEXPLAINED = 1e-12
+
 
 class CrossEntropies(NamedTuple):
     """The three objectives of a mixture on labelled data in nats; smaller is better. joint = conditional + marginal."""
@@ -53,7 +56,16 @@ class Mixture(NamedTuple):
     @classmethod
     def from_covariances(cls, weights: Tensor, means: Tensor, covariances: Tensor) -> Self:
         """The mixture with these covariances, (class, feature, feature)."""
-        return cls(weights.log(), means, torch.linalg.cholesky(covariances))
+        factors, failed = torch.linalg.cholesky_ex(covariances)
+        # The share of each feature's variance that those before it leave unexplained
+        left = factors.diagonal(dim1=1, dim2=2) ** 2 / covariances.diagonal(dim1=1, dim2=2)
+        singular = (failed > 0) | ~(left > _UNEXPLAINED).all(1)
+        if singular.any():
+            raise InputError(
+                f"The covariance of class {int(singular.nonzero()[0])} is not positive definite: its points lie in "
+                f"fewer than {means.shape[1]} dimensions. Leave out features that follow from others."
+            )
+        return cls(weights.log(), means, factors)
 
 
 def cross_entropies(mixture: Mixture, z: Tensor, labels: Tensor) -> CrossEntropies:
@@ -64,6 +76,7 @@ def cross_entropies(mixture: Mixture, z: Tensor, labels: Tensor) -> CrossEntropi
         z: Points, (sample, feature).
         labels: Their classes, (sample,).
     """
+    _check_labelled(z, labels, mixture)
     log_joint = mixture.log_joint(z)
     joint = -log_joint.gather(1, labels[:, None]).mean()
     marginal = -log_joint.logsumexp(1).mean()
@@ -78,6 +91,7 @@ def fit_joint(z: Tensor, labels: Tensor, *, shared: bool = False) -> Mixture:
         labels: Classes 0, 1, ..., each with samples, (sample,).
         shared: One covariance for all classes (LDA) instead of one each (GDA, the paper's density).
     """
+    _check_labelled(z, labels)
     z = z.double()
     counts = torch.bincount(labels)
     if (counts <= (0 if shared else z.shape[1])).any():
@@ -136,6 +150,7 @@ def fit_conditional(z: Tensor, labels: Tensor, start: Mixture, *, shared: bool =
         shared: Keep one covariance for all classes, that of the first one of the start at first.
         steps: At most so many steps.
     """
+    _check_labelled(z, labels, start)
     z = z.double()
     weights, means = start.log_weights.clone(), start.means.clone()
     factors = (start.factors[:1] if shared else start.factors).clone(memory_format=torch.contiguous_format)
@@ -156,3 +171,18 @@ def fit_conditional(z: Tensor, labels: Tensor, start: Mixture, *, shared: bool =
 
     optimiser.step(loss)
     return Mixture(*(part.detach().contiguous() for part in mixture()))
+
+
+def _check_labelled(z: Tensor, labels: Tensor, mixture: Mixture | None = None) -> None:
+    """Refuses what is not points with a label each, of the classes and the features of the mixture."""
+    if z.ndim != 2 or labels.ndim != 1 or len(z) != len(labels) or not len(z):
+        raise InputError(
+            f"Points (sample, feature) need a label each, (sample,). Got the shapes {tuple(z.shape)} and "
+            f"{tuple(labels.shape)}."
+        )
+    classes = None if mixture is None else len(mixture.means)
+    if labels.is_floating_point() or labels.min() < 0 or (classes is not None and labels.max() >= classes):
+        known = "0, 1, ..." if classes is None else f"0 to {classes - 1}"
+        raise InputError(f"Labels must be integers, {known}. Got {labels.dtype} from {labels.min()} to {labels.max()}.")
+    if mixture is not None and z.shape[1] != mixture.means.shape[1]:
+        raise InputError(f"The mixture has {mixture.means.shape[1]} features. Got points with {z.shape[1]}.")
