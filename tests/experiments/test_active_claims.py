@@ -95,3 +95,17 @@ def test_rows_of_variants_are_named_and_ordered_by_their_reductions():
     named = by_variant(variants(a=0.1, b=0.2), {"b": "second", "a": "first"})
     assert list(dict.fromkeys((row.reductions, row.data) for row in named)) == [("b", "second"), ("a", "first")]
     assert "first: a gap of 10.00% (density 70.00%" in judge_variants(named).words
+
+
+def test_each_variant_has_a_table_of_its_own():
+    tables = curve_tables(by_variant(variants(a=0.1, b=0.2), {"a": "first", "b": "second"}))
+    means = {
+        (table.data, line.detector): cell.value.mean
+        for table in tables
+        for line, cells in zip(table.lines, table.cells, strict=True)
+        for column, cell in zip(table.columns, cells, strict=True)
+        if column.metric == "mean_accuracy" and cell.value is not None
+    }
+    assert [table.data for table in tables] == ["first", "second"]
+    assert means["first", "density"] == pytest.approx(0.7)
+    assert means["second", "density"] == pytest.approx(0.8)

@@ -369,9 +369,9 @@ def curve_rows(rows: Iterable[Row]) -> list[Row]:
     `LEVELS` (none where it did not), and the share of ambiguous samples among all that were acquired.
     """
     found = list[Row]()
-    curves: dict[tuple[str, int], list[Row]] = {}
+    curves: dict[tuple[str, str, int], list[Row]] = {}
     for row in rows:
-        curves.setdefault((row.detector, row.seed), []).append(row)
+        curves.setdefault((row.data, row.detector, row.seed), []).append(row)
     for own in curves.values():
         (curve,), shares = _by_seed(own, "accuracy"), _by_seed(own, "ambiguous_share")
         values: dict[str, float | None] = {
