@@ -184,6 +184,11 @@ def test_means_that_are_none_are_refused(mean):
         fit_dirichlet(torch.tensor(mean), torch.tensor(0.1))
 
 
+def test_means_of_no_class_are_refused():
+    with pytest.raises(InputError, match=r"with a positive sum\. Got the shape \(3, 0\)\.$"):
+        fit_dirichlet(torch.ones(3, 0), torch.ones(3))
+
+
 def test_means_without_a_mutual_information_each_are_refused():
     with pytest.raises(InputError, match=r"Got the shapes \(3, 2\) and \(2,\)\.$"):
         fit_dirichlet(torch.full((3, 2), 0.5), torch.tensor([0.1, 0.2]))

@@ -121,9 +121,10 @@ def fit_dirichlet(mean: Tensor, mutual_information: Tensor) -> Tensor:
     """
     mean, information = mean.double(), mutual_information.double()
     if mean.ndim < 1 or not (mean >= 0).all() or not (mean.sum(-1) > 0).all() or not mean.isfinite().all():
+        values = f" and values from {mean.min():.3g} to {mean.max():.3g}" if mean.numel() else ""
         raise InputError(
             f"Mean predictions (..., class) must be finite and not negative, with a positive sum. Got the shape "
-            f"{tuple(mean.shape)}{f' and values from {mean.min():.3g} to {mean.max():.3g}' * bool(mean.numel())}."
+            f"{tuple(mean.shape)}{values}."
         )
     try:
         torch.broadcast_shapes(mean.shape[:-1], information.shape)
