@@ -472,3 +472,25 @@ def test_a_run_that_is_not_finished_is_named(digits, tmp_path):
     assert str(caught.value) == (
         f"There is no finished run in {tmp_path / 'run'}: it has no metrics.json. `ddu train` writes one."
     )
+
+
+def test_a_training_is_resumed_in_the_precision_that_it_began_in_on_any_processor(tmp_path, monkeypatch):
+    spec = replace(SPEC, recipe=SPEC.recipe.with_changes(precision="auto"), method=None)
+
+    def stop_in_the_second_epoch(share, note):
+        if note.startswith("epoch 2"):
+            raise KeyboardInterrupt
+
+    def on_a_processor_for(native):
+        for module in ("ddu.runs.run", "ddu.training.loop"):
+            choose = lambda precision, _="auto": native if precision == "auto" else precision  # noqa: E731
+            monkeypatch.setattr(f"{module}.settled_precision", choose)
+
+    on_a_processor_for("bf16-mixed")
+    with pytest.raises(KeyboardInterrupt):
+        train_run(spec, tmp_path, on_progress=stop_in_the_second_epoch)
+    on_a_processor_for("32-true")
+    run = train_run(spec, tmp_path, progress=False)
+    assert run is not None
+    assert len(run.history) == 3
+    assert json.loads((tmp_path / "run.json").read_text())["precision"] == "bf16-mixed"

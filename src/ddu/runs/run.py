@@ -217,7 +217,9 @@ def train_run(
         rows = split_rows(spec, everything)
         samples, digest = sum(map(len, rows.values())), data_digest(everything, test)
         settings = description(spec, everything.info, digest, samples, command)
-        settings["precision"] = settled_precision(spec.recipe.precision, accelerator)
+        # A training that was interrupted is resumed in the precision that it began in, on any processor
+        begun_in = None if begun is None else begun.get("precision")
+        settings["precision"] = precision = begun_in or settled_precision(spec.recipe.precision, accelerator)
         if begun is not None:
             for name in ("digest", "data"):  # samples and labels; shape, classes and normalisation
                 were, are = ({f"data {name}": _part(one, name, folder)} for one in (begun, settings))
@@ -237,7 +239,7 @@ def train_run(
             model,
             sets.train,
             sets.validation,
-            recipe=spec.recipe,
+            recipe=spec.recipe.with_changes(precision=precision),
             output=folder,
             seed=spec.seed,
             devices=devices,
