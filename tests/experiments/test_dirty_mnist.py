@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from ddu.experiments.dirty_mnist import draw, judge
+from ddu.experiments.dirty_mnist import AMBIGUOUS, FIGURE, draw, judge
+from ddu.experiments.measure import SCORES
+from ddu.experiments.reproductions import REPRODUCTIONS
+from ddu.experiments.scores import Judged, Scores, scores_folder
+from ddu.experiments.seeds import ARRAYS
+from ddu.files import write_arrays
+from ddu.results import RowFile
 
 from .rows import row
 
@@ -35,6 +41,25 @@ def test_it_holds_as_the_paper_has_it():
 
 def test_the_set_with_noise_decides_in_any_order():
     assert judge(sorted(rows(0.95), key=lambda one: one.ood or "", reverse=True)).verdict == "holds in part"
+
+
+@pytest.mark.parametrize("with_scores", [["lenet"], ["lenet", "resnet18+sn"]])
+def test_the_figure_is_drawn_anew_only_with_the_scores_of_every_network(tmp_path, with_scores):
+    experiment: Any = REPRODUCTIONS["dirty-mnist"].experiment("smoke", 1)
+    contenders = [one for one in experiment.detectors if one.name == "ddu_paper"][:2]
+    facts = {"data": experiment.data, "ood": experiment.ood[-1]}
+    made = [row("ddu_paper", 0.9, network=experiment.label(one), **facts) for one in contenders]
+    RowFile(tmp_path / "rows.csv").append(made)
+    (tmp_path / FIGURE).write_bytes(b"the figure of all networks")
+    write_arrays(tmp_path / ARRAYS, {AMBIGUOUS: np.arange(20) >= 10})
+    for one in made[: len(with_scores)]:
+        judged = Judged(torch.rand(20), torch.rand(20))
+        scores = Scores(torch.rand(20, 10), torch.zeros(20), 1.0, 0.5, judged, {facts["ood"]: judged})
+        scores.save(scores_folder(tmp_path / SCORES, one))
+        scores.save(scores_folder(tmp_path / SCORES, one), facts["ood"])
+    assert experiment.write_page(tmp_path) == [tmp_path / FIGURE]
+    drawn = (tmp_path / FIGURE).read_bytes() != b"the figure of all networks"
+    assert drawn == (len(with_scores) == len(made))
 
 
 def test_one_digit_that_lies_far_out_does_not_set_the_scale_of_the_figure():

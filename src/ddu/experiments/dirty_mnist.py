@@ -64,11 +64,12 @@ class DirtyMnist(Comparison):
         return self._own(file)
 
     def write_page(self, folder: FilePath) -> list[Path]:
-        """Writes the histograms of the first seed; without the scores that they show, they stay as they are."""
+        """Writes the histograms of the first seed; without the scores of every network, they stay as they are."""
         folder = Path(folder)
         rows = [row for row in self._own(RowFile(folder / ROWS)) if row.seed == self.seeds[0]]
         density = {row.network: scores for row, scores in _scores(rows, folder) if row.detector == DENSITY}
-        if density:
+        measured = {row.network for row in rows if row.detector == DENSITY and row.status == "ok"}
+        if measured and measured == density.keys():
             write_bytes(folder / FIGURE, as_png(draw(density, read_arrays(folder)[AMBIGUOUS], self.ood[-1])))
         return [folder / FIGURE] if (folder / FIGURE).is_file() else []
 
