@@ -1,6 +1,7 @@
 """A detector that fails is a row that says so and does not spoil the others; costs are those of a thousand inputs."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -49,6 +50,19 @@ def test_a_detector_whose_layer_never_runs_fails_alone(network, tmp_path):
     rows = recorded(network, tmp_path, makers)
     assert {row.detector for row in rows if row.status == "failed"} == {"bad"}
     assert {row.detector for row in rows if row.metric == "seconds_per_thousand"} == {"softmax", "ddu"}
+
+
+def test_what_lacks_rows_is_found_in_one_reading_of_the_file(network, tmp_path, monkeypatch):
+    recorded(network, tmp_path, {"broken": NoPrediction, "softmax": Softmax})
+    recorder = Recorder(RowFile(tmp_path / "rows.csv"), tmp_path / "scores", ["flat"], 0.01)
+    names = ("softmax", "broken", "ddu")
+    softmax, broken, ddu = (Subject(name, "resffn2_16", "two_moons", 0, "12ab") for name in names)
+    readings, read = [], RowFile.read
+    monkeypatch.setattr(RowFile, "read", lambda file: readings.append(file) or read(file))
+    found = recorder.missing([softmax, broken, ddu])
+    assert found == {softmax: ["flat"], broken: ["test", "flat"], ddu: ["test", "flat"]}
+    assert replace(recorder, ood=[]).missing([softmax]) == {}
+    assert len(readings) == 2
 
 
 def test_a_detector_that_cannot_be_timed_fails_alone(network, tmp_path):

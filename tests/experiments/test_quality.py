@@ -1,11 +1,13 @@
 """The quality protocol on embedded data: from training to the page."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from ddu.errors import InputError
+from ddu import data
+from ddu.errors import DataError, InputError
 from ddu.experiments import pretrained
 from ddu.experiments.pretrained import HeadSpec
 from ddu.experiments.quality import Quality
@@ -43,10 +45,14 @@ def test_the_protocol_trains_measures_resumes_and_writes_its_page(quality, tmp_p
     aurocs = [row for row in rows if row.metric == "auroc"]
     assert len(aurocs) == 3 * (2 * 4 + 1)  # detectors x (seeds x sets)
     assert {row.metric for row in rows if row.ood} == {"auroc", "auroc_error", "fpr95", "fpr95_error", "detection_rate"}
-    # A second call finds everything done
+    # A second call finds everything done, with the rows alone, as in a fresh clone
+    networks = (tmp_path / "networks").rename(tmp_path / "elsewhere")
+    shutil.rmtree(tmp_path / "scores")
     said: list[str] = []
     assert quality.measure(tmp_path, progress=False, say=said.append) == rows
-    assert not [words for words in said if words.startswith("Measure")]
+    assert said == []
+    assert not (tmp_path / "networks").exists()
+    networks.rename(tmp_path / "networks")
     # A detector whose rows are dropped is measured again alone, with the same values
     quality.forget(tmp_path, ["ddu"])
     assert {row.detector for row in quality.rows(tmp_path)} == {"softmax", "pytorch-ood KNN"}
@@ -80,6 +86,25 @@ def test_a_network_that_cannot_be_trained_leaves_the_others(quality, tmp_path):
     )
     assert {row.data for row in rows} == {"digits"}
     assert any(words.startswith("Failed: missing-seed0: DataError: mnist is not in") for words in said)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_trained_network_without_its_data_leaves_the_others(quality, tmp_path, monkeypatch):
+    quality.only(["lenet-mnist"]).train(tmp_path, progress=False)
+    load_parts = data.load_parts
+
+    def only_digits(name, *arguments, **options):
+        if name == "mnist_5k":
+            raise DataError("mnist_5k is gone")
+        return load_parts(name, *arguments, **options)
+
+    monkeypatch.setattr(data, "load_parts", only_digits)
+    said: list[str] = []
+    rows = quality.measure(tmp_path, progress=False, say=said.append)
+    assert {row.data for row in rows} == {"digits"}
+    assert [words for words in said if words.startswith("Failed")] == [
+        f"Failed: lenet-mnist-seed{seed}: DataError: mnist_5k is gone" for seed in (0, 1)
+    ]
 
 
 @pytest.mark.slow

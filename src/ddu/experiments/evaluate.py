@@ -74,7 +74,7 @@ class Evaluation:
         recorder = Recorder(rows, folder_of(path) / SCORES, ood, run.spec.false_alarm_rate, command)
         makers = {self._subject(name): find_method(name).make for name in self.methods}
         with one_at_a_time(run.folder):
-            missing = [subject for subject in makers if recorder.missing(subject)]
+            missing = recorder.missing(makers)
             if missing:
                 say(f"Measure {', '.join(subject.detector for subject in missing)}")
                 network = TrainedNetwork(run, {**run.load_data(root=data_root)._asdict(), **unknown})

@@ -105,7 +105,7 @@ class Quality:
     ) -> list[Row]:
         """Trains, with the options of `train`, and measures what has no rows.
 
-        Pairs whose training failed are left out until the next time.
+        Pairs whose training failed, or whose data is not there, are left out until the next time.
         """
         folder = Path(folder)
         missing = self._unmeasured(folder, data_root)
@@ -113,8 +113,13 @@ class Quality:
         for pair in missing.pairs:
             with one_at_a_time(folder / SCORES / pair.name):
                 for seed in pair.seeds:
-                    if pair.folder(folder, seed) not in failures:
+                    path = pair.folder(folder, seed)
+                    if path in failures:
+                        continue
+                    try:
                         self._measure_network(pair, seed, folder, data_root, command, say)
+                    except DataError as error:
+                        say(f"Failed: {path.name}: {type(error).__name__}: {error}")
         return self.rows(folder)
 
     def rows(self, folder: FilePath) -> list[Row]:
@@ -165,7 +170,7 @@ class Quality:
         def of(pair: Pair) -> Pair:
             try:
                 return replace(pair, seeds=tuple(seed for seed in pair.seeds if lacks_rows(pair, seed)))
-            except DataError:  # the training names it, and leaves the other pairs
+            except DataError:  # the training, or the measuring, names it, and leaves the other pairs
                 return pair
 
         return replace(self, pairs=tuple(pair for pair in map(of, self.pairs) if pair.seeds))
@@ -251,8 +256,7 @@ class _Plan:
     def lacks_rows(self) -> bool:
         """Whether anything is missing."""
         return (
-            any(map(self.recorder.missing, self.makers))
-            or any(map(self.under_corruption.missing, self.shown_corruptions))
+            bool(self.recorder.missing(self.makers) or self.under_corruption.missing(self.shown_corruptions))
             or self.recorder.rows.done(self.accuracies) < self.accuracies.keys()
         )
 
