@@ -55,6 +55,16 @@ def test_an_acquisition_function_that_was_not_measured_yet_is_named():
         judge_dirty(curves(density=0.7, entropy=0.5, ensemble_pe=0.5))
 
 
+def test_a_curve_that_was_interrupted_is_not_compared_with_whole_ones():
+    rows = curves(density=0.8, entropy=0.7, ensemble_pe=0.75, ensemble_mi=0.8)
+    rest = [one for one in rows if (one.detector, one.labels) != ("entropy", 30)]
+    with pytest.raises(NotMeasuredError, match=r"^The curve of entropy with seed 0 ends at 20 labels, and others at 30"):
+        judge_clean(rest)
+    whole = [replace(one, data="mnist, other") for one in rows]
+    with pytest.raises(NotMeasuredError, match=r"^The curve of entropy with seed 0 ends at 20 labels"):
+        judge_variants([*whole, *rest])
+
+
 def test_a_curve_comes_to_its_mean_its_end_and_the_labels_that_it_took():
     found = {one.metric: one.value for one in curve_rows(curves(density=0.75))}
     assert found == {

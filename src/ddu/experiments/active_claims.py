@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ddu.errors import NotMeasuredError
 from ddu.experiments.learning_curves import curve_rows
 from ddu.experiments.reproduction import Judgement, mean_value
 from ddu.results import Row, Table, tabulate
@@ -61,7 +62,19 @@ def judge_dirty(rows: Sequence[Row]) -> Judgement:
 
 
 def _mean_accuracies(rows: Sequence[Row]) -> dict[str, float]:
-    """The mean accuracy over the curve of each acquisition function, those that all claims compare among them."""
+    """The mean accuracy over the curve of each acquisition function, those that all claims compare among them.
+
+    Curves that do not end at the same number of labels are not compared: accuracy rises with labels.
+    """
+    ends: dict[tuple[str, int], int] = {}
+    for row in rows:
+        if row.labels is not None:
+            ends[row.detector, row.seed] = max(row.labels, ends.get((row.detector, row.seed), 0))
+    for (name, seed), end in ends.items():
+        if end < max(ends.values()):
+            raise NotMeasuredError(
+                f"The curve of {name} with seed {seed} ends at {end:,} labels, and others at {max(ends.values()):,}."
+            )
     curves = curve_rows(rows)
     names = dict.fromkeys([DENSITY, ENTROPY, PREDICTIVE, INFORMATION, *(row.detector for row in rows)])
     return {name: mean_value(curves, "mean_accuracy", detector=name) for name in names}
