@@ -64,6 +64,9 @@ def _line(one: Reproduction, scale: Scale | None) -> tuple[str, ...]:
     rows, experiment = read_rows(folder), one.experiment(scale)
     said = f"`{scale}`, which is the paper's set-up" if _is_the_papers(one, scale) else f"`{scale}`"
     absent = [name for name in getattr(experiment, "parts", ()) if not (folder / name / ROWS).is_file()]
+    asked = [getattr(experiment, name, ()) for name in ("detectors", "acquisitions")]
+    names = dict.fromkeys(getattr(detector, "name", detector) for detectors in asked for detector in detectors)
+    absent += [name for name in names if name not in {row.detector for row in rows}]
     said += f", without {' and '.join(absent)} yet" * bool(absent)
     seeds, wanted = len({row.seed for row in rows}), len(experiment.seeds)
     return (

@@ -53,6 +53,16 @@ def test_the_table_counts_seeds_parts_of_the_claim_and_parts_that_are_missing(re
     assert cells("objective-mismatch")[0] == "`cpu`"
 
 
+def test_the_table_names_detectors_that_have_no_rows_yet(results):
+    measured = ("ddu_paper", "softmax", "energy", "duq", "density", "ensemble_pe", "ensemble_mi")
+    rows = [row(name, 0.8, data="cifar10", ood="svhn", network="resnet18 x0.25+sn") for name in measured]
+    RowFile(results / "ood-cifar10/cpu/rows.csv").append(rows)
+    asked = [one.name for one in REPRODUCTIONS["ood-cifar10"].experiment("cpu").detectors]
+    absent = [name for name in asked if name not in measured]
+    assert "sngp" in absent
+    assert cells("ood-cifar10")[0] == f"`cpu`, without {' and '.join(absent)} yet"
+
+
 def test_rows_of_a_run_that_goes_on_do_not_keep_the_page_from_being_written(results):
     rows = [row("entropy", 0.8, "accuracy", data="mnist", labels=20)]
     RowFile(results / "active-mnist/cpu/rows.csv").append(rows)

@@ -48,6 +48,7 @@ def test_it_runs_at_the_smallest_scale_and_is_not_run_again(name, networks, tmp_
     assert all(row.status == "ok" for row in rows)
     assert {row.key for row in rows} == {row.key for row in read_rows(folder)}
     assert said
+    assert one.judgement(rows).missing == ""
     page, *files = one.write_page("smoke", folder)
     text = page.read_text()
     assert text.startswith(f"# {name}: {one.shows}\n\n**The paper's claim:** {one.claim}\n\n**At the scale `smoke` it ")
