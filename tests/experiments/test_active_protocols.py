@@ -1,11 +1,13 @@
 """The paper's protocols: their numbers, the samples they draw, and what is said of every reduction."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from ddu.data import ArrayDataset, DataInfo
-from ddu.errors import InputError
+from ddu.errors import DataError, InputError
 from ddu.experiments.active_protocols import (
     PROTOCOLS,
     Protocol,
@@ -15,6 +17,9 @@ from ddu.experiments.active_protocols import (
     find_protocol,
     read_source,
 )
+from ddu.experiments.learning_curves import Curve
+from ddu.provenance import fingerprint
+from ddu.results import RowFile
 
 
 def sets_of(protocol, seed=0, root=None):
@@ -78,6 +83,24 @@ def test_images_are_made_large_enough_where_they_are_scaled():
     assert larger.image_size == 16
     assert "image_size original -> 16" in (larger.reductions() or "")
     assert PROTOCOLS["mnist"].with_images_of(16) == PROTOCOLS["mnist"]
+
+
+def test_what_is_younger_than_the_first_rows_is_a_setting_only_where_it_is_changed():
+    younger = {"copies", "ambiguous_start"}
+    assert not younger & find_protocol("dirty_mnist", "cpu").settings().keys()
+    changed = find_protocol("dirty_mnist", "cpu", copies=False, ambiguous_start=True).settings()
+    assert {name: changed[name] for name in younger} == {"copies": False, "ambiguous_start": True}
+
+
+def test_rows_in_the_repository_are_those_of_the_protocol():
+    protocol = find_protocol("mnist", "cpu")
+    try:
+        digest = read_source(protocol).digest
+    except DataError as error:
+        pytest.skip(str(error))
+    rows = RowFile(Path(__file__).parents[2] / "results/active_mnist/rows.csv").read()
+    runs = {row.run for row in rows if row.detector == "density"}
+    assert runs == {fingerprint(Curve(protocol, "density").settings(digest))}
 
 
 def test_the_end_of_a_curve_is_not_one_of_its_settings():

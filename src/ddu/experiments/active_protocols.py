@@ -67,7 +67,9 @@ class Protocol:
         """Everything that decides the points of a curve, as JSON has it; so not the end of the curve."""
         settings = json.loads(json.dumps(asdict(self)))
         del settings["until"]
-        return settings
+        # Younger than the first rows, whose curves are those of protocols that leave them as they are
+        usual = {"copies": True, "ambiguous_start": False}
+        return {name: value for name, value in settings.items() if name not in usual or value != usual[name]}
 
     def with_images_of(self, least: int | None) -> Self:
         """The same with images that have at least this side, where images are scaled at all."""
