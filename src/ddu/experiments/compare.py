@@ -202,12 +202,8 @@ class Comparison:
             self._write_down(folder)
             rows, digest = RowFile(folder / ROWS), data_digest(everything, test)
             recorder = Recorder(rows, folder / SCORES, self.ood, self.false_alarm_rate, command)
-            missing = [
-                (seed, one)
-                for seed in self.seeds
-                for one in self.detectors
-                if recorder.missing(self._subject(one, seed, digest))
-            ]
+            asked = {self._subject(one, seed, digest): (seed, one) for seed in self.seeds for one in self.detectors}
+            missing = [asked[subject] for subject in recorder.missing(asked)]
             jobs = {job.folder: job for seed, one in missing for job in self._jobs(one, seed, folder)}
             failures = train_networks(
                 list(jobs.values()), workers=workers, say=say, progress=progress, data_root=data_root, command=command

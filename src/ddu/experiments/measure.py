@@ -64,17 +64,20 @@ class Recorder:
     ood_metrics: Sequence[str] = OOD_METRICS
     timed: bool = True
 
-    def missing(self, subject: Subject) -> list[str]:
-        """The sets, "test" among them, that a detector has no rows of.
+    def missing(self, subjects: Iterable[Subject]) -> dict[Subject, list[str]]:
+        """The detectors that lack rows, and the sets, "test" among them, that each has none of.
 
-        All of them if it failed, so that the next run tries again. Rows without the scores that they were made from, as
-        in a fresh clone, are not measured again.
+        All sets of a detector that failed, so that the next run tries again. Rows without the scores that they were
+        made from, as in a fresh clone, are not measured again.
         """
         everything, rows = ["test", *self.ood], latest(self.rows.read())
-        if subject in {row.key for row in rows}:
-            return everything
-        measured = {row.key for row in rows if row.status == "ok"}
-        return [name for name in everything if not measured.issuperset(self._wanted(subject, name))]
+        keys, measured = {row.key for row in rows}, {row.key for row in rows if row.status == "ok"}
+
+        def lacks(subject: Subject, name: str) -> bool:
+            return subject in keys or not measured.issuperset(self._wanted(subject, name))
+
+        found = {subject: [name for name in everything if lacks(subject, name)] for subject in subjects}
+        return {subject: names for subject, names in found.items() if names}
 
     def record(
         self,
@@ -95,8 +98,8 @@ class Recorder:
             say: Is told what is being done.
             reductions: How the run of the network is smaller than the paper's.
         """
-        missing = {subject: self.missing(subject) for subject in makers}
-        trials = [Trial(one, makers[one], network, self.false_alarm_rate) for one in makers if missing[one]]
+        missing = self.missing(makers)
+        trials = [Trial(one, makers[one], network, self.false_alarm_rate) for one in missing]
         for trial in trials:
             with suppress(Exception):  # the first set that it is shown fails likewise, and that is recorded
                 network.expect(trial.detector)

@@ -82,7 +82,7 @@ class PretrainedTable:
         spec, path = self._spec(backbone, seed), folder / NETWORKS / f"{backbone}-seed{seed}"
         run = fingerprint(spec.fingerprint(digest), self.inputs)
         makers = {Subject(one, spec.label, self.data, seed, run): find_method(one).make for one in self.detectors}
-        if any(map(recorder.missing, makers)):
+        if recorder.missing(makers):
             say(f"Seed {seed}: {spec.label}")
             head = train_head(spec, path, data_root=data_root, command=command)
             known = head.load_data(root=data_root)._asdict()

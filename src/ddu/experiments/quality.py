@@ -251,8 +251,7 @@ class _Plan:
     def lacks_rows(self) -> bool:
         """Whether anything is missing."""
         return (
-            any(map(self.recorder.missing, self.makers))
-            or any(map(self.under_corruption.missing, self.shown_corruptions))
+            bool(self.recorder.missing(self.makers) or self.under_corruption.missing(self.shown_corruptions))
             or self.recorder.rows.done(self.accuracies) < self.accuracies.keys()
         )
 
