@@ -24,7 +24,7 @@ from ddu.messages import check_entries
 from ddu.provenance import versions
 
 FORMAT = "ddu-detector"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 FILE = "detector.safetensors"
 
 # What safetensors calls the types of numbers that detectors and networks have

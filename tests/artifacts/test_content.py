@@ -346,8 +346,8 @@ def test_learned_tensors_of_another_type_or_shape_are_refused(corrupt, name, cha
         (
             "ddu",
             "1.factors.scorer.whitening",
-            torch.ones(3, 8, 8),
-            "The learned tensor 'scorer.whitening' must be lower triangular, with a diagonal above 0.",
+            torch.ones(3, 64),
+            "The learned tensor 'scorer.whitening' must be triangular, with a diagonal above 0.",
         ),
         (
             "ddu low rank",
@@ -572,7 +572,7 @@ def change_json(data, content):
 
 
 def change_tensors(data, tensors):
-    name = data.draw(st.sampled_from(sorted(tensors)))
+    name = data.draw(st.sampled_from(sorted(name for name, tensor in tensors.items() if tensor.numel())))
     tensor = tensors[name]
     match data.draw(st.sampled_from(["value", "dtype", "shape", "delete", "rename", "scale"])):
         case "value":

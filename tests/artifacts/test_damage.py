@@ -150,9 +150,9 @@ def test_no_flipped_bit_in_the_header_goes_unnoticed(folder, model, detector):
 
 
 def test_a_newer_format_is_refused(folder, model):
-    sign(folder, manifest_of(folder) | {"format_version": 3})
+    sign(folder, manifest_of(folder) | {"format_version": 4})
     assert refusal(folder, model) == (
-        f"{file_of(folder)} has format version 3, and ddu {ddu.__version__} reads up to 2: install the newer "
+        f"{file_of(folder)} has format version 4, and ddu {ddu.__version__} reads up to 3: install the newer "
         "ddu that wrote it, or a later one."
     )
 
@@ -160,7 +160,7 @@ def test_a_newer_format_is_refused(folder, model):
 def test_an_older_format_is_refused(folder, model):
     sign(folder, manifest_of(folder) | {"format_version": 1})
     assert refusal(folder, model) == (
-        f"{file_of(folder)} has format version 1, and ddu {ddu.__version__} reads 2: fit the detector again and "
+        f"{file_of(folder)} has format version 1, and ddu {ddu.__version__} reads 3: fit the detector again and "
         "save it."
     )
 

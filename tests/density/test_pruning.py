@@ -1,5 +1,6 @@
 """Attempts to break the bounds by which classes are skipped: the dense sum in float64 is the judge."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from unittest.mock import patch
@@ -140,9 +141,9 @@ def test_points_of_classes_far_apart_need_their_own_class_alone(
     mixture, pairs = far_apart(kind, classes=200 if kind == "low_rank" else 20, points=12), list[int]()
     own = type(mixture.scorer)._distances_to
 
-    def counting(self: PruningScorer, label: int, delta: Tensor) -> Tensor:
-        pairs.append(len(delta))
-        return own(self, label, delta)
+    def counting(self: PruningScorer, labels: list[int], deltas: Sequence[Tensor]) -> Tensor:
+        pairs.extend(map(len, deltas))
+        return own(self, labels, deltas)
 
     monkeypatch.setattr(type(mixture.scorer), "_distances_to", counting)
     mixture.scorer.log_density(mixture.points)

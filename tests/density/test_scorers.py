@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ddu.density import GaussianDensity
+from ddu.density import GaussianDensity, scorers
 from ddu.density.scorers import DiagonalScorer, FullScorer, LowRankScorer, Scorer, SharedScorer
 
 Blobs = Callable[..., tuple[Tensor, Tensor]]
@@ -132,17 +132,20 @@ def test_a_class_is_skipped_as_soon_as_it_can_be(
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_the_likeliest_class_counts_where_the_bound_prefers_another(scored: list[int], dtype: torch.dtype) -> None:
-    """The first class is narrow beyond the coordinates of the bound, where the point is far from its mean."""
-    log_prior, mean, covariance = gaussians(5, 256, distance=0.0)
-    covariance = torch.eye(256, dtype=torch.float64).repeat(5, 1, 1)
-    mean[:, :5] = 15 * torch.eye(5, dtype=torch.float64)
+    """The first class is narrow beyond the coordinates of the bound, where the point is far from its mean.
+
+    Four others could be as likely as it is by their bounds, and seven are out of the question.
+    """
+    log_prior, mean, covariance = gaussians(12, 256, distance=0.0)
+    covariance = torch.eye(256, dtype=torch.float64).repeat(12, 1, 1)
+    mean[:, :12] = torch.diag(torch.tensor(5 * [15.0] + 7 * [1000.0], dtype=torch.float64))
     covariance[0, 100:, 100:] *= 0.01
     scorer = FullScorer(log_prior, mean, covariance).to(dtype)
     point = mean[:1].clone()
     point[:, 100:] += 3
     joint = scorer.class_log_density(point.to(dtype)) + log_prior.to(dtype)
     assert joint.argmax() != 0
-    bound = scorer._first_distances((point.to(dtype) - scorer.centre) @ scorer.basis.T, scorer.bound_rows).T
+    bound = scorer._first_distances(in_basis(scorer, point.to(dtype))).T
     assert bound.argmin() == 0
     scored.clear()
     assert_close(scorer.log_density(point.to(dtype)), torch.logsumexp(joint, dim=1))
@@ -184,18 +187,62 @@ def test_close_seconds_count_even_where_the_bound_is_tight() -> None:
     assert_close(scorer.log_density(points), expected, rtol=1e-12, atol=0)
 
 
-def test_the_bound_is_above_the_exact_value() -> None:
-    log_prior, mean, covariance = gaussians(5, 128, distance=0.5)
+@pytest.mark.parametrize("classes", [3, 20])
+def test_the_bound_is_above_the_exact_value(classes: int) -> None:
+    log_prior, mean, covariance = gaussians(classes, 256, distance=0.5)
     scorer = FullScorer(log_prior, mean, covariance)
-    x = (draw(mean, covariance, 20) - scorer.centre) @ scorer.basis.T
-    exact = scorer._distances(x)
-    previous = torch.zeros_like(exact)
-    for rows in (1, 32, 64, 127, 128):
-        bound = scorer._first_distances(x, rows).T
-        assert (bound >= previous - 1e-9).all()
-        assert (bound <= exact + 1e-9).all()
-        previous = bound
-    assert_close(previous, exact)
+    points = draw(mean, covariance, 20)
+    exact, bound = scorer.mahalanobis(points), scorer._first_distances(in_basis(scorer, points)).T
+    assert (bound > 0).all()
+    assert (bound < exact).all()
+    # The distance in the directions of the first rows alone, whatever basis they are given in
+    rows = scorer.basis[: scorer.bound_rows].numpy()
+    for label in range(classes):
+        marginal = gaussian(rows @ mean[label].numpy(), rows @ covariance[label].numpy() @ rows.T)
+        expected = 2 * (marginal.logpdf(marginal.mean) - marginal.logpdf(points.numpy() @ rows.T))
+        assert_close(bound[:, label], torch.from_numpy(expected), rtol=1e-8, atol=0)
+
+
+@pytest.mark.parametrize(("classes", "dim"), [(3, 256), (10, 259), (100, 520)])
+def test_the_basis_is_orthonormal_beside_the_directions_of_the_bound(classes: int, dim: int) -> None:
+    log_prior, mean, covariance = gaussians(classes, dim, distance=1.0)
+    scorer = FullScorer(log_prior, mean, covariance)
+    rows = scorer.bound_rows
+    assert rows == min(max(classes - 1, 16), 64, dim // 8)
+    basis = in_basis(scorer, torch.eye(dim, dtype=torch.float64) + scorer.centre).T
+    identity = torch.eye(dim, dtype=torch.float64)
+    assert_close(basis[rows:] @ basis[rows:].T, identity[rows:, rows:], rtol=0, atol=1e-12)
+    assert_close(basis[:rows] @ basis[rows:].T, torch.zeros(rows, dim - rows).double(), rtol=0, atol=1e-10)
+    pooled = torch.tensordot(log_prior.exp(), covariance, dims=1)
+    assert_close(basis[:rows] @ pooled @ basis[:rows].T, identity[:rows, :rows], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("classes", "dim"), [(1, 300), (2, 256), (2, 40), (5, 257), (5, 511)])
+def test_packed_factors_are_the_whole_triangles(classes: int, dim: int) -> None:
+    """The strips put together whiten the covariance, also where they are not equally wide."""
+    log_prior, mean, covariance = gaussians(classes, dim, distance=1.0)
+    scorer = FullScorer(log_prior, mean, covariance)
+    identity = torch.eye(dim, dtype=torch.float64)
+    basis = in_basis(scorer, identity + scorer.centre)
+    whitening = scorer._whitened(slice(None), identity.expand(classes, -1, -1)).mT
+    assert not whitening.triu(1).any()
+    root = whitening @ basis.T
+    assert_close(root @ covariance @ root.mT, identity.expand(classes, -1, -1), rtol=0, atol=1e-9)
+    assert scorer.whitening.shape[1] < (0.7 if dim >= 256 else 1.01) * dim**2
+
+
+def in_basis(scorer: FullScorer, points: Tensor) -> Tensor:
+    return scorers._in_basis(points - scorer.centre, scorer.basis, scorer.fold)
+
+
+def test_classes_that_overlap_are_scored_together_after_one_look(scored: list[int]) -> None:
+    """The bounds tell the classes apart, but by less than the values lie below the bounds."""
+    log_prior, mean, covariance = gaussians(8, 256, distance=0.0)
+    mean[:, :8] = 12 * torch.eye(8, dtype=torch.float64)
+    covariance = torch.eye(256, dtype=torch.float64).repeat(8, 1, 1)
+    scorer, points = FullScorer(log_prior, mean, covariance), draw(mean, covariance, 3)
+    scorer.log_density(points)
+    assert scored == [24, 24 * 8]
 
 
 @pytest.mark.parametrize("classes", [1, 2, 5])

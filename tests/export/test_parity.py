@@ -48,7 +48,7 @@ def test_a_faithful_graph_agrees_on_all_inputs(detector, probes):
     found = compare(detector, probes)
     assert list(found) == ["given", "random", "ambiguous", "far out", "degenerate"]
     assert [one.inputs for one in found.values()] == [len(batch["pixels"]) for batch in probes.values()]
-    assert all(one.score < 1e-6 and one.probability < 1e-6 for one in found.values())
+    assert all(one.score < 2e-6 and one.probability < 1e-6 for one in found.values())
     assert sum(one.verdicts for one in found.values()) > 0.9 * sum(one.inputs for one in found.values())
 
 

@@ -17,7 +17,15 @@ import torch
 from torch import Tensor
 
 from ddu.density.moments import ClassMoments, FullScatter, NoScatter, PooledScatter, ScatterForm, SketchedScatter
-from ddu.density.scorers import DiagonalScorer, FullScorer, LowRankScorer, Scorer, SharedScorer
+from ddu.density.scorers import (
+    DiagonalScorer,
+    FullScorer,
+    LowRankScorer,
+    Scorer,
+    SharedScorer,
+    bound_rows,
+    packed_size,
+)
 from ddu.errors import FeatureError
 
 Covariance = Literal["full", "shared", "diagonal", "low_rank"]
@@ -246,9 +254,14 @@ def scorer_shapes(
     covariance: Covariance, num_classes: int, dim: int, rank: int, *, background: bool
 ) -> dict[str, tuple[int, ...]]:
     """The shapes of everything that a scorer holds, by name."""
-    rank = min(rank, dim)
+    rank, rows = min(rank, dim), bound_rows(num_classes, dim)
     own: dict[str, tuple[int, ...]] = {
-        "full": {"centre": (dim,), "basis": (dim, dim), "whitening": (num_classes, dim, dim)},
+        "full": {
+            "centre": (dim,),
+            "basis": (2 * rows, dim),
+            "fold": (dim - rows, rows),
+            "whitening": (num_classes, packed_size(num_classes, dim)),
+        },
         "shared": {"centre": (dim,), "whitening": (dim, dim)},
         "diagonal": {"inverse_std": (num_classes, dim)},
         "low_rank": {

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ddu.density._checks import check_mean, check_state
 from ddu.density.covariance import Covariance, scorer_shapes, scorer_type
 from ddu.density.moments import ClassMoments, FullScatter, PooledScatter, SketchedScatter
-from ddu.density.scorers import Scorer
+from ddu.density.scorers import Scorer, diagonal_blocks
 from ddu.errors import InputError
 
 if TYPE_CHECKING:
@@ -142,9 +142,9 @@ def restored_factors(density: "GaussianDensity", tensors: dict[str, Tensor]) -> 
             raise InputError(f"The learned tensor {name!r} must be above 0. Got {float(value.min()):.4g} instead.")
         if name.endswith("log_prior") and not abs(float(value.logsumexp(0))) < 1e-3:
             raise InputError(f"The learned tensor {name!r} must be the logarithm of shares that add up to 1.")
-        triangular = covariance == "full" and name.endswith("whitening")
-        if triangular and (value.triu(1).any() or not (value.diagonal(dim1=1, dim2=2) > 0).all()):
-            raise InputError(f"The learned tensor {name!r} must be lower triangular, with a diagonal above 0.")
+        blocks = diagonal_blocks(value, mean[1]) if covariance == "full" and name.endswith("whitening") else []
+        if any(block.tril(-1).any() or not (block.diagonal(dim1=1, dim2=2) > 0).all() for block in blocks):
+            raise InputError(f"The learned tensor {name!r} must be triangular, with a diagonal above 0.")
     buffers = {name.removeprefix("scorer."): value for name, value in tensors.items() if name.startswith("scorer.")}
     transform = nn.Identity()
     if mapped:

@@ -5,9 +5,10 @@ them solves a linear system or forms a d × d matrix it was not given. Called as
 that do not depend on the data, as an exported graph does.
 """
 
+import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,8 +22,14 @@ _MOST_BOUND_ROWS = 64
 _FEATURES_PER_BOUND_ROW = 8
 _FEWEST_FEATURES = 256
 
+# Triangular matrices of so many features are kept in so many strips of rows, beside those of the bound
+_STRIPS = 4
+
 # Numbers of differences to class means that are held at a time: many, since every block costs some 20 calls
 _BLOCK = 2**21
+
+# The same for the bounds, whose small products take twice as long where differences are read from outside the cache
+_CACHED = 2**18
 
 # Numbers of differences that are gathered at a time for the pairs of points and classes that are not left out
 _GATHERED = 2**22
@@ -200,28 +207,16 @@ class PruningScorer(Scorer):
     mean: Tensor
 
     @abstractmethod
-    def _distances_to(self, label: int, delta: Tensor) -> Tensor:
-        """Squared distances to one class, (batch,), from the differences to its mean."""
+    def _distances_to(self, labels: list[int], deltas: Sequence[Tensor]) -> Tensor:
+        """Squared distances to some classes, (pair,), from differences to the mean of each, (batch, feature)."""
 
-    def _sum_of_contenders(self, x: Tensor, joint: Tensor, bound: Tensor) -> Tensor:
-        """log Σ_c exp(joint), (batch,), where `joint` still lacks some classes.
-
-        Args:
-            x: Points, from which the class means are subtracted.
-            joint: log π_c p(x | c) where that is known, elsewhere -∞, (class, batch); is filled in.
-            bound: No less than what is not known, -∞ where it is.
-        """
-        margin = _margin(len(joint), joint.dtype)
-        # No value is above the largest bound, so these are needed whatever the values are
-        likely = bound >= torch.maximum(bound, joint).amax(0) - margin
+    def _fill_in(self, x: Tensor, joint: Tensor, wanted: Tensor) -> None:
+        """Works out what is wanted of `joint`, log π_c p(x | c), (class, batch)."""
         # Its loop is that of other classes for every batch, which the compiler would compile anew each time
         fill: Any = torch.compiler.disable(self._fill) if torch.compiler.is_compiling() else self._fill
-        fill(x, joint, likely)
-        fill(x, joint, (bound >= joint.amax(0) - margin) & ~likely)
-        return torch.logsumexp(joint, dim=0)
+        fill(x, joint, wanted)
 
     def _fill(self, x: Tensor, joint: Tensor, wanted: Tensor) -> None:
-        """Works out what is wanted of `joint`, (class, batch)."""
         labels, rows = wanted.nonzero(as_tuple=True)
         if not len(labels):
             return
@@ -230,7 +225,7 @@ class PruningScorer(Scorer):
         for label, row in zip(labels.split(step), rows.split(step), strict=True):
             present, counts = label.unique_consecutive(return_counts=True)
             delta = (x[row] - self.mean[label]).split(counts.tolist())
-            distances = torch.cat([self._distances_to(*one) for one in zip(present.tolist(), delta, strict=True)])
+            distances = self._distances_to(present.tolist(), delta)
             joint[label, row] = self.log_norm[label] + self.log_prior[label] - 0.5 * distances
 
 
@@ -288,10 +283,15 @@ class LowRankScorer(PruningScorer):
             if 2 * (counts.sum() + _READING * counts.count_nonzero()) > len(counts) * len(z):
                 joint[block] = offset[block] - 0.5 * (near + self._rest(block, delta, along))
                 bound[block] = -math.inf
-        return self._sum_of_contenders(z, joint, bound)
+        # No value is above the largest bound, so these are needed whatever the values are
+        likely = bound >= torch.maximum(bound, joint).amax(0) - margin
+        self._fill_in(z, joint, likely)
+        self._fill_in(z, joint, (bound >= joint.amax(0) - margin) & ~likely)
+        return torch.logsumexp(joint, dim=0)
 
-    def _distances_to(self, label: int, delta: Tensor) -> Tensor:
-        return self._distances(slice(label, label + 1), delta[None])[0]
+    def _distances_to(self, labels: list[int], deltas: Sequence[Tensor]) -> Tensor:
+        pairs = zip(labels, deltas, strict=True)
+        return torch.cat([self._distances(slice(label, label + 1), delta[None])[0] for label, delta in pairs])
 
     def _distances(self, block: slice, delta: Tensor) -> Tensor:
         """Squared distances to some classes, (class, batch), from δ, (class, batch, feature)."""
@@ -304,8 +304,8 @@ class LowRankScorer(PruningScorer):
         return along, _squared_norms(along * self.inverse_std[block, None])
 
     def _rest(self, block: slice, delta: Tensor, along: Tensor) -> Tensor:
-        """|δ - U Uᵀδ|² / σ², (class, batch): as the length of a vector, since |δ|² - |Uᵀδ|² would cancel."""
-        across = torch.baddbmm(delta, along, self.directions[block].mT, alpha=-1)
+        """|δ - U Uᵀδ|² / σ², (class, batch): as the length of a vector, since |δ|² - |Uᵀδ|² would cancel. Ends δ."""
+        across = delta.baddbmm_(along, self.directions[block].mT, alpha=-1)
         return _squared_norms(across) * self.inverse_rest[block, None]
 
     def graph_mahalanobis(self, z: Tensor) -> Tensor:
@@ -319,80 +319,174 @@ class LowRankScorer(PruningScorer):
 class FullScorer(PruningScorer):
     """A covariance for every class.
 
-    Points are first mapped by A to coordinates in which the pooled covariance is the identity and the spread of the
-    class means is diagonal, largest first. In them every class has a lower-triangular whitening W_c = L_c⁻¹, and the
-    first k rows of W_c see the first k coordinates only:
+    Points are first mapped by an invertible A. Its first k rows B span the directions in which the class means differ
+    most, and map the pooled covariance to the identity. The others are orthonormal and orthogonal to those. They are
+    chosen such that they take two products with k columns, and not one with all d:
+
+        A z = [B z; z[k:] - F G z].
+
+    In these coordinates every class has a lower-triangular whitening W_c = L_c⁻¹, and its first k rows see the first k
+    coordinates only:
 
         |W_c (Az - Aμ_c)|² ≥ |W_c[:k, :k] (Az - Aμ_c)[:k]|²,
 
-    at a (k/d)² of the cost. The class means differ in their first C - 1 coordinates alone, so the bound is sharp, and
-    `log_density` leaves out the classes whose share of the sum it proves to be below rounding.
+    at a (k/d)² of the cost. Where classes lie apart the bound is sharp, and `log_density` leaves out the classes whose
+    share of the sum it proves to be below rounding.
     """
 
     centre: Tensor
-    basis: Tensor
+    basis: Tensor  # B and G, (2k, feature)
+    fold: Tensor  # F
     mean: Tensor
-    whitening: Tensor
+    whitening: Tensor  # (class, number), in strips of rows without the zeros behind them
 
     def __init__(self, log_prior: Tensor, mean: Tensor, covariance: Tensor):
+        num_classes, dim = mean.shape
+        rows = bound_rows(num_classes, dim)
         centre = log_prior.exp() @ mean
-        pooled = _cholesky(torch.tensordot(log_prior.exp(), covariance, dims=1))
-        basis, _ = _discriminant_basis(mean - centre, pooled, log_prior.exp())
-        log_det_basis = -pooled.diagonal().log().sum()
-        whitening = torch.empty_like(covariance)
+        basis, fold, log_det_basis = mean.new_empty(0, dim), mean.new_empty(dim, 0), mean.new_zeros(())
+        if rows:
+            pooled = _cholesky(torch.tensordot(log_prior.exp(), covariance, dims=1))
+            directions, _ = _discriminant_basis(mean - centre, pooled, log_prior.exp())
+            basis, fold, log_det_basis = _completed(directions[:rows])
+        whitening = mean.new_empty(num_classes, packed_size(num_classes, dim))
         log_norm = torch.empty_like(log_prior)
         for label, sigma in enumerate(covariance):
-            factor = _cholesky(basis @ sigma @ basis.T)
-            whitening[label] = _inverse_of_triangular(factor)
-            log_norm[label] = log_det_basis - factor.diagonal().log().sum() - 0.5 * mean.shape[1] * LOG_2PI
+            factor = _cholesky(_in_basis(_in_basis(sigma, basis, fold).T, basis, fold))  # A Σ Aᵀ
+            _pack(_inverse_of_triangular(factor), whitening[label], rows)
+            log_norm[label] = log_det_basis - factor.diagonal().log().sum() - 0.5 * dim * LOG_2PI
         super().__init__(
             log_prior,
             centre=centre,
             basis=basis,
-            mean=(mean - centre) @ basis.T,
+            fold=fold,
+            mean=_in_basis(mean - centre, basis, fold),
             whitening=whitening,
             log_norm=log_norm,
         )
 
     def mahalanobis(self, z: Tensor) -> Tensor:
-        return self._distances((z - self.centre) @ self.basis.T)
+        return self._distances(_in_basis(z - self.centre, self.basis, self.fold))
 
     def graph_mahalanobis(self, z: Tensor) -> Tensor:
-        x = (z - self.centre) @ self.basis.T
-        return _squared_lengths((x - self.mean[:, None]) @ self.whitening.mT).T
+        delta = _in_basis(z - self.centre, self.basis, self.fold) - self.mean[:, None]
+        return _squared_lengths(self._whitened(slice(None), delta)).T
 
     def log_density(self, z: Tensor) -> Tensor:
-        num_classes, dim = self.mean.shape
-        x = (z - self.centre) @ self.basis.T
+        x = _in_basis(z - self.centre, self.basis, self.fold)
         offset = self.log_norm + self.log_prior
-        if dim < _FEWEST_FEATURES or num_classes < 3:
+        if not self.bound_rows:
             return torch.logsumexp(offset - 0.5 * self._distances(x), dim=1)
 
-        bound = offset[:, None] - 0.5 * self._first_distances(x, self.bound_rows)  # above the true value
-        likely = bound >= bound.amax(0) - _margin(num_classes, x.dtype)
-        if likely.sum() > likely.numel() / 2:
-            return torch.logsumexp(offset - 0.5 * self._distances(x), dim=1)
-        return self._sum_of_contenders(x, torch.full_like(bound, -math.inf), bound)
-
-    def _distances_to(self, label: int, delta: Tensor) -> Tensor:
-        return _whitened_lengths(delta, self.whitening[label])
+        bound = offset[:, None] - 0.5 * self._first_distances(x)  # above the true value
+        highest, margin = bound.amax(0), _margin(len(bound), x.dtype)
+        wanted = bound >= highest - margin  # No value is above the largest bound, so that these are certain to count
+        if 2 * wanted.sum() <= wanted.numel():
+            joint = torch.full_like(bound, -math.inf)
+            # One value for each point shows how much the bounds are above the values
+            self._fill_in(x, joint, bound == highest)
+            wanted = (bound >= joint.amax(0) - margin) & joint.isneginf()
+            if 2 * wanted.sum() <= wanted.numel():
+                self._fill_in(x, joint, wanted)
+                return torch.logsumexp(joint, dim=0)
+        return torch.logsumexp(offset - 0.5 * self._distances(x), dim=1)
 
     @property
     def bound_rows(self) -> int:
-        """How many whitened coordinates decide which classes are worth the rest; the means differ in C - 1."""
-        num_classes, dim = self.mean.shape
-        return min(max(num_classes - 1, 16), _MOST_BOUND_ROWS, dim // _FEATURES_PER_BOUND_ROW)
+        """How many whitened coordinates decide which classes are worth the rest."""
+        return len(self.basis) // 2
+
+    def _distances_to(self, labels: list[int], deltas: Sequence[Tensor]) -> Tensor:
+        strips = _strips(self.whitening, self.bound_rows, self.mean.shape[1])
+        pairs = zip(labels, deltas, strict=True)
+        whitened = [torch.cat([delta[:, :end] @ strip[label] for end, strip in strips], 1) for label, delta in pairs]
+        return _squared_norms(torch.cat(whitened))
 
     def _distances(self, x: Tensor) -> Tensor:
         """Squared lengths of the whitened differences to the class means, (batch, class)."""
         blocks = _blocks(self.mean, x.numel())
-        return torch.cat([_whitened_lengths(x - self.mean[block, None], self.whitening[block]) for block in blocks]).T
+        return torch.cat([_squared_norms(self._whitened(block, x - self.mean[block, None])) for block in blocks]).T
 
-    def _first_distances(self, x: Tensor, rows: int) -> Tensor:
-        """The same of the first whitened coordinates alone, (class, batch)."""
-        x, mean, whitening = x[:, :rows], self.mean[:, :rows], self.whitening[:, :rows, :rows].mT
-        blocks = _blocks(mean, x.numel())
+    def _whitened(self, block: slice, delta: Tensor) -> Tensor:
+        """W δ of some classes, (class, batch, feature)."""
+        strips = _strips(self.whitening[block], self.bound_rows, delta.shape[-1])
+        return torch.cat([delta[..., :end] @ strip for end, strip in strips], dim=-1)
+
+    def _first_distances(self, x: Tensor) -> Tensor:
+        """Squared lengths of the first whitened coordinates alone, (class, batch)."""
+        rows = self.bound_rows
+        x, mean, whitening = x[:, :rows], self.mean[:, :rows], self.whitening[:, : rows**2].unflatten(1, (rows, rows))
+        blocks = _blocks(mean, x.numel(), _CACHED)
         return torch.cat([_squared_norms((x - mean[block, None]) @ whitening[block]) for block in blocks])
+
+
+def bound_rows(num_classes: int, dim: int) -> int:
+    """How many coordinates bound the distances under full covariances; the class means differ in C - 1."""
+    if dim < _FEWEST_FEATURES or num_classes < 3:
+        return 0
+    return min(max(num_classes - 1, 16), _MOST_BOUND_ROWS, dim // _FEATURES_PER_BOUND_ROW)
+
+
+def packed_size(num_classes: int, dim: int) -> int:
+    """How many numbers a packed triangular matrix has."""
+    return sum((end - start) * end for start, end in _ends(bound_rows(num_classes, dim), dim))
+
+
+def diagonal_blocks(packed: Tensor, dim: int) -> list[Tensor]:
+    """The square blocks on the diagonals of packed triangular matrices, (class, row, column) each."""
+    strips = _strips(packed, bound_rows(len(packed), dim), dim)
+    return [strip[..., end - strip.shape[-1] :, :] for end, strip in strips]
+
+
+def _ends(rows: int, dim: int) -> list[tuple[int, int]]:
+    """The first row and the end of each strip; those of the bound are a strip of their own."""
+    step = -(-(dim - rows) // _STRIPS) if dim >= _FEWEST_FEATURES else dim
+    edges = [*([0] if rows else []), *range(rows, dim, step), dim]
+    return list(itertools.pairwise(edges))
+
+
+def _strips(packed: Tensor, rows: int, dim: int) -> list[tuple[int, Tensor]]:
+    """Strips of rows of triangular matrices, each contiguous, and the column at which it ends.
+
+    Products with parts of the rows of a larger matrix would take twice as long, for a few points at a time.
+    """
+    ends = _ends(rows, dim)
+    parts = packed.split([(end - start) * end for start, end in ends], dim=-1)
+    return [(end, part.unflatten(-1, (end, end - start))) for (start, end), part in zip(ends, parts, strict=True)]
+
+
+def _pack(matrix: Tensor, packed: Tensor, rows: int) -> None:
+    """Fills in one triangular matrix, (number,)."""
+    start = 0
+    for end, strip in _strips(packed, rows, len(matrix)):
+        strip.copy_(matrix[start:end, :end].T)
+        start = end
+
+
+def _in_basis(z: Tensor, basis: Tensor, fold: Tensor) -> Tensor:
+    """A z = [B z; z[k:] - F G z]."""
+    rows = len(basis) // 2
+    if not rows:
+        return z
+    first, folded = (z @ basis.T).split(rows, dim=1)
+    return torch.cat([first, torch.addmm(z[:, rows:], folded, fold.T, alpha=-1)], dim=1)
+
+
+def _completed(directions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """An invertible A with the rows B = `directions`: [B; G], F and log |det A|.
+
+    Let Q be an orthonormal basis of the rows of B, turned such that its first k columns are a symmetric P with no
+    negative eigenvalue, and R the other columns. Then the rows of [-Rᵀ, I - Rᵀ (I + P)⁻¹ R] are orthonormal, and
+    orthogonal to Q: F = Rᵀ and G = [I, (I + P)⁻¹ R].
+    """
+    rows = len(directions)
+    orthonormal = torch.linalg.qr(directions.T).Q.T
+    left, _, right = torch.linalg.svd(orthonormal[:, :rows])
+    turned = (left @ right).T @ orthonormal
+    identity = torch.eye(rows, dtype=directions.dtype, device=directions.device)
+    folding = torch.linalg.solve(identity + turned[:, :rows], turned[:, rows:])
+    log_det = 0.5 * torch.linalg.slogdet(directions @ directions.T).logabsdet
+    return torch.cat([directions, torch.cat([identity, folding], dim=1)]), turned[:, rows:].T, log_det
 
 
 def _margin(num_classes: int, dtype: torch.dtype) -> float:
@@ -400,17 +494,10 @@ def _margin(num_classes: int, dtype: torch.dtype) -> float:
     return math.log(num_classes) - math.log(torch.finfo(dtype).eps)
 
 
-def _blocks(mean: Tensor, points: int) -> Iterator[slice]:
+def _blocks(mean: Tensor, points: int, size: int | None = None) -> Iterator[slice]:
     """The classes, so many at a time that their differences to points of so many numbers fill a block."""
-    step = max(_BLOCK // max(points, 1), 1)
+    step = max((size or _BLOCK) // max(points, 1), 1)
     return (slice(start, start + step) for start in range(0, len(mean), step))
-
-
-def _whitened_lengths(delta: Tensor, whitening: Tensor) -> Tensor:
-    """|W δ|² for lower-triangular W, (..., batch): without the quarter of W that holds zeros alone."""
-    half = delta.shape[-1] // 2
-    upper = delta[..., :half] @ whitening[..., :half, :half].mT
-    return _squared_norms(upper) + _squared_norms(delta @ whitening[..., half:, :].mT)
 
 
 def _discriminant_basis(mean: Tensor, factor: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

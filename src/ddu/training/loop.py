@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -155,7 +155,7 @@ def fit(
     return Training(model.eval(), module.history, epoch, trainer.is_global_zero)
 
 
-def settled_precision(precision: Precision, accelerator: str = "auto") -> Precision:
+def settled_precision(precision: Precision | Literal["auto"], accelerator: str = "auto") -> Precision:
     """The precision itself or, of "auto", the one that trains fastest here.
 
     A CPU that only emulates products of bfloat16 is slower with them.
@@ -222,6 +222,7 @@ def _trainer(
 
     from ddu.training._callbacks import Checkpoints, Termination, WholeFiles
 
+    assert recipe.precision != "auto", "it is settled"
     saves = keeps or recipe.select == "best"
     callbacks = [Termination(), *([Checkpoints(folder, resumable=keeps)] if saves else []), *shown]
     try:

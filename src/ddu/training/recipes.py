@@ -20,7 +20,7 @@ from ddu.messages import check_name
 Optimiser = Literal["sgd", "adam"]
 Schedule = Literal["constant", "step", "cosine", "one_cycle"]
 Augmentation = Literal["none", "crop_flip", "resized_crop_flip"]
-Precision = Literal["32-true", "bf16-mixed", "16-mixed", "auto"]
+Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 
 # One cycle: the share of the training in which the learning rate rises, and where it starts and ends
 _RISE, _START, _END = 0.3, 1 / 25, 1e-4
@@ -77,7 +77,7 @@ class Recipe:
     samples_per_epoch: int | None = None
     validation_share: float = 0.1
     select: Literal["last", "best"] = "last"
-    precision: Precision = "32-true"
+    precision: Precision | Literal["auto"] = "32-true"
     model: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
