@@ -74,6 +74,17 @@ def test_it_has_three_scales_and_what_they_train_is_known(name):
     assert hours_per_seed(one) <= 1
 
 
+def test_what_was_seen_at_the_scale_cpu_is_on_its_page_alone():
+    one = replace(
+        REPRODUCTIONS["two-moons"], judge=lambda _: Judgement.of({"it is so": True}), seen="Something was seen."
+    )
+    pages = {
+        scale: one.page(scale, [Row("d", "n", "two_moons", 0, "12ab", metric="auroc", value=1.0)], [])
+        for scale in SCALES
+    }
+    assert {scale for scale, page in pages.items() if "Seen at this scale: Something was seen." in page} == {"cpu"}
+
+
 def test_hours_follow_from_samples_epochs_networks_and_throughput(monkeypatch):
     monkeypatch.setattr(reproduction, "throughput", lambda: {"mnist": {"lenet": 250.0}})
     spec = RunSpec("lenet", "mnist", RECIPES["mnist"], options={"spectral_norm": None, "sensitive": False})

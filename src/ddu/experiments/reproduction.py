@@ -168,6 +168,7 @@ class Reproduction:
         judge: Does so, with the rows.
         scales: The experiment at each scale.
         note: What differs from the paper, and what else a reader should know.
+        seen: What the rows at the scale `cpu` say beyond the verdict, and the likely reason where the claim fails.
         tables: The tables of the page, from the rows.
         beside: The paper's architecture whose figures stand beside those of a smaller one of ours, by the name of ours.
     """
@@ -179,6 +180,7 @@ class Reproduction:
     judge: Callable[[Sequence[Row]], Judgement]
     scales: Mapping[Scale, Reproducible]
     note: str = ""
+    seen: str = ""
     tables: Callable[[Sequence[Row]], Sequence[Table]] = tabulate
     beside: Mapping[str, str] = field(default_factory=dict)
 
@@ -228,6 +230,7 @@ class Reproduction:
             f"How it is judged: {self.judged_by}",
             *([f"Smaller than the paper's: {'; '.join(smaller)}."] if smaller else []),
             *([self.note] if self.note else []),
+            *([f"Seen at this scale: {self.seen}"] if self.seen and scale == "cpu" else []),
             *(table.to_markdown().strip() for table in self.make_tables(rows)),
             *(f"![{self.name}: {path.stem}]({to}{path.as_posix()})" for path in files if path.suffix == FIGURES),
             f"Rows: `{to}{ROWS}`, measured by `ddu reproduce {self.name} --scale {scale} "
