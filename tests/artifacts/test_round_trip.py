@@ -69,7 +69,7 @@ def test_a_loaded_detector_learns_on(folder, model):
 def test_the_manifest_names_everything(detector, folder, model):
     manifest = manifest_of(folder)
     assert sorted(manifest) == ["content", "format", "format_version", "sha256", "tensors", "versions"]
-    assert (manifest["format"], manifest["format_version"]) == ("ddu-detector", 2)
+    assert (manifest["format"], manifest["format_version"]) == ("ddu-detector", 3)
     assert manifest["versions"] == {
         "ddu": ddu.__version__,
         "python": platform.python_version(),

@@ -210,6 +210,8 @@ def make_scorer(
     So it has the shrinkage and the ridge of the classes, and where there is no other variance their distances cancel.
     """
     with suppress(ArithmeticError):
+        if covariance == "full" and _is_singular(moments, blend):
+            raise ArithmeticError("all classes together do not have variance in every direction")
         scorer = _factorised(covariance, moments, blend, log_prior, rank, dtype, background=background)
         if background and covariance != "shared":  # whose own factors hold the background
             mixture, coefficients = _as_one_class(moments, blend, log_prior.exp())
@@ -221,6 +223,17 @@ def make_scorer(
         f"{int(moments.count.argmin())}, the smallest: some direction has no variance. Use shrinkage='auto', or a "
         "regularization above 0."
     )
+
+
+# A ridge of this share of the variances is lost in the rounding of factorisations
+_ROUNDING = torch.finfo(torch.float64).eps ** 0.5
+
+
+def _is_singular(moments: ClassMoments, blend: Blend) -> bool:
+    """Whether all samples together span too few directions, and what is added to each variance is rounding."""
+    degrees = int(moments.count.sum()) - moments.num_classes
+    mean_variance = float(moments.squares.sum()) / max(degrees, 1) / moments.dim
+    return degrees < moments.dim and float(blend.ridge.max()) < _ROUNDING * mean_variance
 
 
 def _factorised(
