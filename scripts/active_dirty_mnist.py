@@ -1,4 +1,4 @@
-"""Explains the curves of results/active_dirty_mnist: the tables below them in docs/active-learning.md.
+"""Explains the curves of `ddu active --data dirty_mnist` by two tables.
 
     DDU_DATA=folder python scripts/active_dirty_mnist.py
 
