@@ -482,9 +482,11 @@ def test_a_training_is_resumed_in_the_precision_that_it_began_in_on_any_processo
             raise KeyboardInterrupt
 
     def on_a_processor_for(native):
+        def settled(precision, accelerator="auto"):
+            return native if precision == "auto" else precision
+
         for module in ("ddu.runs.run", "ddu.training.loop"):
-            choose = lambda precision, _="auto": native if precision == "auto" else precision  # noqa: E731
-            monkeypatch.setattr(f"{module}.settled_precision", choose)
+            monkeypatch.setattr(f"{module}.settled_precision", settled)
 
     on_a_processor_for("bf16-mixed")
     with pytest.raises(KeyboardInterrupt):
