@@ -24,6 +24,7 @@ from ddu.data import load, loader
 from ddu.layers import SpectralConv2d
 from ddu.layers.spectral import SpectralNorm
 from ddu.models import create_model
+from ddu.training.objectives import objective_for
 
 BATCH = 128
 CHOICES = (1, 2, 3, 4, 8)
@@ -35,18 +36,20 @@ WINDOWS = {"2 to 61": (1, 60), "102 to 111": (40, 10)}  # how many training step
 def training_step(
     name: str, *, layout: torch.memory_format = torch.contiguous_format, bfloat16: bool = False, **options: Any
 ) -> Callable[[], None]:
-    """One step of SGD as a function, with the weights in a layout, in single or mixed precision."""
+    """One step of SGD on the network's own objective, with the weights in a layout, in single or mixed precision."""
     torch.manual_seed(0)
     model = create_model(name, **options).to(memory_format=layout)
+    objective = objective_for(model)
     images, labels = torch.randn(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
 
     def step() -> None:
         optimiser.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
-            loss = cross_entropy(model(images), labels)
+            loss, _ = objective.loss(model, images, labels)
         loss.backward()
         optimiser.step()
+        objective.after_step(model, images, labels)
 
     return step
 

@@ -4,7 +4,7 @@
 
 The layout: images per second of a training step with weights in the channels_last layout, as `fit` keeps them, over
 those in torch's default layout; batches of 128 images of 3 x 32 x 32. And with `precision="auto"` as well: in bfloat16
-where the processor multiplies it.
+where the processor multiplies it. DUQ, which needs second derivatives, keeps the default layout.
 
 The loop: `fit` against a bare PyTorch loop with the same network, layout, batches, optimiser and schedule.
 """
@@ -57,9 +57,18 @@ def layouts() -> Iterator[Ratio]:
             yield Ratio(f"images per second, {shown}: {way} / default layout", rates, over=1.5)
 
 
+def second_derivatives() -> Iterator[Ratio]:
+    """The same of DUQ, which keeps the default layout."""
+    step = partial(training_step, "resnet18", width=0.25, head="duq", spectral_norm=None, sensitive=False)
+    ways = {"channels_last": step(layout=torch.channels_last), "bfloat16": step(bfloat16=True)}
+    for way, values in zip(ways, compare(step(), *ways.values(), budget=60), strict=True):
+        yield Ratio(f"images per second, DUQ, ResNet-18 x 1/4: {way} / default layout", [1 / v for v in values])
+
+
 def run() -> Iterator[Ratio]:
     """All ratios of this file."""
     yield from layouts()
+    yield from second_derivatives()
     torch.manual_seed(0)
     data = TensorDataset(torch.randn(SAMPLES, 1, 28, 28), torch.randint(10, (SAMPLES,)))
     bare, ours = (create_model("resnet18", in_channels=1, width=0.25) for _ in range(2))

@@ -51,6 +51,7 @@ def test_a_reduced_protocol_keeps_labels_and_rounds_and_says_what_it_reduces():
     assert "options default -> " in words
     assert "image_size original -> 14" in words
     assert find_protocol("mnist", until=50).reductions() is None
+    assert find_protocol("dirty_mnist", copies=False).reductions() == "copies yes -> no"
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from ddu import create_model, data
 from ddu.errors import InputError, TrainingError
-from ddu.training import CrossEntropy, Objective, Recipe, fit
+from ddu.training import CrossEntropy, DUQObjective, Objective, Recipe, fit
 from ddu.training.loop import _EpochSampler, settled_precision
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -185,7 +185,7 @@ def _image_network(dropout=0.0):
     return create_model("wide_resnet10_1", num_classes=2, width=0.25, dropout=dropout)
 
 
-class _Watching(CrossEntropy):
+class _Layouts:
     """Stops in the epoch that it is given, and says whether the weights were in the layout for speed."""
 
     def __init__(self, stop=None):
@@ -198,6 +198,14 @@ class _Watching(CrossEntropy):
         self.layouts.add(all(p.is_contiguous(memory_format=torch.channels_last) for p in kernels))
         if self.epoch == self.stop:
             raise RuntimeError("stopped")
+
+
+class _Watching(_Layouts, CrossEntropy):
+    pass
+
+
+class _WatchingDUQ(_Layouts, DUQObjective):
+    pass
 
 
 def test_the_layout_for_speed_ends_with_the_training_and_leaves_the_result_within_rounding():
@@ -215,6 +223,13 @@ def test_the_layout_for_speed_ends_with_the_training_and_leaves_the_result_withi
     for name, weight in bare.named_parameters():
         # Rounding of 1e-7 grows through ten layers with batch-norm of 8 samples, four times
         torch.testing.assert_close(ours.get_parameter(name), weight, rtol=1e-3, atol=1e-5)
+
+
+def test_an_objective_with_second_derivatives_keeps_the_default_layout():
+    seen = _WatchingDUQ()
+    model = create_model("wide_resnet10_1", num_classes=2, width=0.25, head="duq")
+    fit(model, _images(), recipe=Recipe(epochs=1, batch_size=8), objective=seen, progress=False)
+    assert seen.layouts == {False}
 
 
 def test_images_in_the_layout_for_speed_resume_exactly(tmp_path):

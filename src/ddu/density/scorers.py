@@ -381,12 +381,12 @@ class FullScorer(PruningScorer):
         bound = offset[:, None] - 0.5 * self._first_distances(x)  # above the true value
         highest, margin = bound.amax(0), _margin(len(bound), x.dtype)
         wanted = bound >= highest - margin  # No value is above the largest bound, so that these are certain to count
-        if 2 * wanted.sum() <= wanted.numel():
+        if 2 * wanted.count_nonzero() <= wanted.numel():
             joint = torch.full_like(bound, -math.inf)
             # One value for each point shows how much the bounds are above the values
             self._fill_in(x, joint, bound == highest)
             wanted = (bound >= joint.amax(0) - margin) & joint.isneginf()
-            if 2 * wanted.sum() <= wanted.numel():
+            if 2 * wanted.count_nonzero() <= wanted.numel():
                 self._fill_in(x, joint, wanted)
                 return torch.logsumexp(joint, dim=0)
         return torch.logsumexp(offset - 0.5 * self._distances(x), dim=1)

@@ -101,6 +101,8 @@ def _written(value: Any, name: str) -> str:
         return " ".join(f"{key}={option}" for key, option in value.items()) or "default"
     if value is None:
         return "original" if name == "image_size" else "all"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -88,8 +88,8 @@ def fit(
     exits with code 143. In a thread other than the main one SIGTERM ends the process at once, since Python allows no
     handler there.
 
-    On a CPU the weights of a `ddu.models.Classifier` are in the channels_last layout while it trains, which is faster,
-    and contiguous afterwards.
+    On a CPU the weights of a `ddu.models.Classifier` are in the channels_last layout while it trains, where the
+    objective is faster in it, and contiguous afterwards.
 
     Args:
         model: The network; it is trained in place.
@@ -147,8 +147,8 @@ def fit(
         order = sampler(train, trainer.world_size, trainer.global_rank, seed=seed, drop_last=recipe.drop_last)
         order.set_epoch(done)  # workers begin to read before Lightning announces the epoch
         loaders = _loaders(train, validation, recipe, order, workers)
-        on_cpu = trainer.strategy.root_device.type == "cpu"
-        with _channels_last(model) if on_cpu else nullcontext():
+        is_faster = objective.channels_last and trainer.strategy.root_device.type == "cpu"
+        with _channels_last(model) if is_faster else nullcontext():
             with interruptible(module, folder if output else None), other_ranks_watched(trainer.world_size):
                 trainer.fit(module, *loaders, ckpt_path=checkpoint, weights_only=True)
             epoch = load_best(module, folder) if selects_best else len(module.history)
