@@ -11,7 +11,6 @@ from typing import Any
 _MISSED = Fraction(5, 100)  # the interval misses the true median so often, at most
 longest = math.inf  # seconds; no comparison goes on for longer, whatever its budget. The quick profile sets it
 FEWEST_ROUNDS = 6  # the extremes of fewer hold the true median less often: 1 - 2 / 2⁵ is 94 %
-_NARROW = 0.04  # an interval this wide, as a share of the ratio, needs no further rounds
 
 
 @dataclass(frozen=True)
@@ -131,17 +130,19 @@ def compare(
     peer: Callable[[], object],
     *functions: Callable[[], object],
     budget: float = 60.0,
+    width: float = 0.04,
     clock: Callable[[], float] = time.process_time,
 ) -> list[list[float]]:
     """The time of each function over that of its peer, a value per round.
 
     All are warmed up once and then run in turn, in the opposite order in every second round, until each median is
-    known to 4 % or the budget is used up. The clock is CPU time, which does not count other processes.
+    known well enough or the budget is used up. The clock is CPU time, which does not count other processes.
 
     Args:
         peer: What the functions are compared with.
         *functions: What is timed.
         budget: The seconds after which no further round begins.
+        width: An interval of the median this wide, as a share of the ratio, needs no further rounds.
         clock: Returns the time in seconds.
     """
     sides, budget = (peer, *functions), min(budget, longest)
@@ -149,7 +150,7 @@ def compare(
         side()
     found: list[list[float]] = [[] for _ in functions]
     started = clock()
-    while clock() - started < budget and not all(map(_is_narrow, found)):
+    while clock() - started < budget and not all(_is_narrow(values, width) for values in found):
         order = range(len(sides)) if len(found[0]) % 2 else reversed(range(len(sides)))
         spent = dict[int, float]()
         for side in order:
@@ -161,6 +162,6 @@ def compare(
     return found
 
 
-def _is_narrow(values: list[float]) -> bool:
+def _is_narrow(values: list[float], width: float) -> bool:
     low, high = median_interval(values)
-    return high - low <= _NARROW * low
+    return high - low <= width * low

@@ -18,7 +18,7 @@ from benchmarks._ratio import Ratio, compare
 from ddu.data import load, loader
 from ddu.features import extract
 
-IMAGES, BATCH = 2_560, 256
+IMAGES, BATCH = 5_120, 256
 
 
 def sides(model: nn.Module) -> tuple[Callable[[], None], Callable[[], object], Callable[[], object]]:
@@ -38,7 +38,7 @@ def run() -> Iterator[Ratio]:
     """All ratios of this file."""
     torch.manual_seed(0)
     forward, *fits = sides(ddu.create_model("resnet18", num_classes=10, width=0.25).eval())
-    values, learning = compare(forward, *fits, budget=120)
+    values, learning = compare(forward, *fits, budget=120, width=0.02)
     what = f"fit {IMAGES:,} images of CIFAR-10, ResNet-18 x 1/4, all parts"
     yield Ratio(f"{what}: fit / forward passes", values, under=1.05)
     yield Ratio(f"{what}: fit to features that are there / forward passes", learning, under=0.05)

@@ -27,7 +27,7 @@ def run() -> Iterator[Ratio]:
         ("WRN-16-2", ddu.create_model("wide_resnet16_2", num_classes=10), small, 1.10),
     )
     for name, model, images, most in cases:
-        (values,) = compare(*_sides(model.eval(), images))
+        (values,) = compare(*_sides(model.eval(), images), budget=120, width=0.02)
         size = f"{len(images)} images of {images.shape[-1]} x {images.shape[-1]}"
         yield Ratio(f"predict with {name}, {size}, 10 classes: DDU / softmax network", values, under=most)
 
