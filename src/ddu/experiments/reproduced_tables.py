@@ -201,9 +201,9 @@ TABLES = (
         tables=ood_tables,
         beside=BESIDE,
         scales=_ood("cifar100", ("svhn", "tiny_imagenet"), "duq"),
-        note=f"{_SIDES} As in the paper there is no DUQ, which does not converge on 100 classes. The paper's density has "
-        "singular covariances there: at most 500 images per class, for the 640 features of a Wide-ResNet. At the scale "
-        "`cpu` it has 180 images per class for 128 features.",
+        note=f"{_SIDES} As in the paper there is no DUQ, which does not converge on 100 classes. The paper's density "
+        "has singular covariances there: at most 500 images per class, for the 640 features of a Wide-ResNet. At the "
+        "scale `cpu` it has 180 images per class for 128 features.",
     ),
     Reproduction(
         name="ablation-cifar10",
