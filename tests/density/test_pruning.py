@@ -1,7 +1,7 @@
 """Attempts to break the bounds by which classes are skipped: the dense sum in float64 is the judge."""
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from unittest.mock import patch
 
@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 from torch.distributions import MultivariateNormal
 
 from ddu.density import GaussianDensity
-from ddu.density.scorers import FullScorer, LowRankScorer, PruningScorer, Scorer
+from ddu.density.scorers import FullScorer, LowRankScorer, PruningScorer, Scorer, low_rank, pruning
 from ddu.detectors.score import Part, Score
 
 DIM = {"full": 256, "low_rank": 48}  # a full covariance of fewer features is not pruned
@@ -82,9 +82,11 @@ def mixtures(draw: st.DrawFn, kind: str) -> Mixture:
     return Mixture(scorer, log_prior, mean, covariance, points)
 
 
-def one_class_at_a_time() -> AbstractContextManager[object]:
+@contextmanager
+def one_class_at_a_time() -> Iterator[None]:
     """Blocks of one class, and nothing of a low rank is worked out before all bounds are known."""
-    return patch.multiple("ddu.density.scorers", _BLOCK=1, _READING=LATER)
+    with patch.object(pruning, "_BLOCK", 1), patch.object(low_rank, "_READING", LATER):
+        yield
 
 
 def check(mixture: Mixture, tolerance: float) -> None:
@@ -136,8 +138,8 @@ def far_apart(kind: str, classes: int = 20, points: int = 6) -> Mixture:
 def test_points_of_classes_far_apart_need_their_own_class_alone(
     kind: str, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ddu.density.scorers._BLOCK", block)
-    monkeypatch.setattr("ddu.density.scorers._READING", LATER)
+    monkeypatch.setattr(pruning, "_BLOCK", block)
+    monkeypatch.setattr(low_rank, "_READING", LATER)
     mixture, pairs = far_apart(kind, classes=200 if kind == "low_rank" else 20, points=12), list[int]()
     own = type(mixture.scorer)._distances_to
 
@@ -183,7 +185,7 @@ def test_the_order_of_the_classes_changes_no_score(kind: str) -> None:
 @pytest.mark.parametrize("block", [1, 2**9, 2**30])
 def test_the_size_of_the_blocks_changes_no_score(kind: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     mixture = far_apart(kind)
-    monkeypatch.setattr("ddu.density.scorers._BLOCK", block)
+    monkeypatch.setattr(pruning, "_BLOCK", block)
     torch.testing.assert_close(mixture.scorer.log_density(mixture.points), mixture.dense(), rtol=1e-12, atol=0)
     torch.testing.assert_close(mixture.scorer.log_density(mixture.points[:0]), mixture.points[:0, 0])
 
@@ -237,9 +239,9 @@ def test_how_many_pairs_are_gathered_at_a_time_changes_no_score(
 ) -> None:
     """Pairs of one class then fall into several gathers."""
     mixture = far_apart(kind)
-    monkeypatch.setattr("ddu.density.scorers._BLOCK", 1)
-    monkeypatch.setattr("ddu.density.scorers._READING", LATER)
+    monkeypatch.setattr(pruning, "_BLOCK", 1)
+    monkeypatch.setattr(low_rank, "_READING", LATER)
     points = torch.cat([mixture.points, mixture.points.flip(0), mixture.points + 1e-3])
     expected = mixture.scorer.log_density(points)
-    monkeypatch.setattr("ddu.density.scorers._GATHERED", gathered)
+    monkeypatch.setattr(pruning, "_GATHERED", gathered)
     torch.testing.assert_close(mixture.scorer.log_density(points), expected, rtol=1e-12, atol=0)

@@ -13,8 +13,8 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ddu.density import GaussianDensity, scorers
-from ddu.density.scorers import DiagonalScorer, FullScorer, LowRankScorer, Scorer, SharedScorer
+from ddu.density import GaussianDensity
+from ddu.density.scorers import DiagonalScorer, FullScorer, LowRankScorer, Scorer, SharedScorer, coordinates
 
 Blobs = Callable[..., tuple[Tensor, Tensor]]
 # The stubs take a covariance for an integer
@@ -232,7 +232,7 @@ def test_packed_factors_are_the_whole_triangles(classes: int, dim: int) -> None:
 
 
 def in_basis(scorer: FullScorer, points: Tensor) -> Tensor:
-    return scorers._in_basis(points - scorer.centre, scorer.basis, scorer.fold)
+    return coordinates.in_basis(points - scorer.centre, scorer.basis, scorer.fold)
 
 
 def test_classes_that_overlap_are_scored_together_after_one_look(scored: list[int]) -> None:
