@@ -1,5 +1,6 @@
 """The README does what it shows: its code runs, prints that table, and its numbers are the demo's."""
 
+import csv
 import importlib.util
 import json
 import re
@@ -14,6 +15,7 @@ import pytest
 
 from ddu.cli import main
 from ddu.results import RowFile
+from ddu.sources import open_source
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -60,9 +62,13 @@ def test_the_commands_lead_from_a_network_to_a_server(
         with pytest.raises(SystemExit) as end:
             main()
         assert end.value.code == 0, (command, capsys.readouterr())
-    rows = (folder / "rows.csv").read_text()
-    assert len(rows.splitlines()) == 5
-    assert "invalid" not in rows
+    (shown,) = readme.code_blocks(README, "text")
+    expected = [(line.split()[1], line.split()[-1]) for line in shown.splitlines()[1:5]]
+    with (folder / "rows.csv").open(newline="") as file:
+        assert [(row["label"], row["verdict"]) for row in csv.DictReader(file)] == expected
+    source = open_source(folder / "bundle")
+    for index, (_, verdict) in enumerate(expected):
+        assert source.predict([str(folder / "scans" / f"{index}.png")]).to_dict()["verdict"] == [verdict]
     server = subprocess.Popen(
         [sys.executable, "-c", "from ddu.cli import main; main()", *shlex.split(serve)[1:], "--port", "0"],
         stderr=subprocess.PIPE,
