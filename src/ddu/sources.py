@@ -276,6 +276,8 @@ def _around(name: str, folder: Path) -> DetectorSource:
         raise InputError(f"{name} has its weights beside the detector that `ddu fit` wrote: open {folder} by itself.")
     if (folder / _GRAPH).is_file():
         raise InputError(f"{folder} is an exported bundle, which has its network: open {folder} by itself.")
+    if not (folder / artifacts.FILE).is_file():
+        raise _no_detector(folder)
     network = open_network(name)
     content = _read(folder) if (folder / SOURCE).is_file() else {"network": {"name": name}, "data": None}
     # What the detector was fitted with goes before what the network would like
@@ -303,8 +305,14 @@ def _digits(detector: Path, preprocessing: Preprocessing) -> str:
     try:
         content = detector.read_bytes()
     except OSError as error:
-        raise ArtifactError(f"There is no detector in {detector.parent}: it has no {detector.name}.") from error
+        raise _no_detector(detector.parent) from error
     return fingerprint(hashlib.sha256(content).hexdigest(), preprocessing.to_json())
+
+
+def _no_detector(folder: Path) -> ArtifactError:
+    if not folder.is_dir():
+        return ArtifactError(f"There is no folder {folder}: give the folder of a detector.")
+    return ArtifactError(f"There is no detector in {folder}: it has no {artifacts.FILE}.")
 
 
 def _read(folder: Path) -> dict[str, Any]:
