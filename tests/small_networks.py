@@ -55,10 +55,15 @@ def write_module(folder: Path, name: str = "user_models") -> None:
     (folder / f"{name}.py").write_text(
         textwrap.dedent(
             """
+            from dataclasses import replace
+
             from tests.small_networks import PREPROCESSING, make_network as alone
 
             def with_preprocessing():
                 return alone(), PREPROCESSING
+
+            def with_another_shape():
+                return alone(), replace(PREPROCESSING, shape=(1, 8, 8))
 
             def broken():
                 raise RuntimeError("no weights here")

@@ -170,6 +170,18 @@ def test_a_fit_that_was_stopped_while_it_wrote_is_done_again(workplace):
             "and the labels of the 1 training samples cover 1 of them; class 0 has none. Add samples of every class, "
             "or raise the limit of 1.",
         ),
+        (
+            {"network": "user_models:alone", "data": "digits", "calibration": None},
+            "(1x64 and 144x8). Give the data that it was trained on, or with --preprocessing the shape that it takes.",
+        ),
+        (
+            {"preprocessing": Preprocessing((3, 12, 12), (0.5,) * 3, (0.5,) * 3)},
+            "user_models:with_preprocessing cannot take inputs of 3 x 12 x 12: ",
+        ),
+        (
+            {"network": "user_models:alone", "data": "two_moons", "calibration": None},
+            "user_models:alone cannot take two_moons's inputs of 2 numbers: ",
+        ),
         ({"false_alarm_rate": 0.0001}, "A false-alarm rate of 0.0001 needs at least"),
         ({"options": {"num_classes": 2}}, "Weights and options are for timm:NAME and torchvision:NAME."),
     ],

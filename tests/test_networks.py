@@ -14,8 +14,9 @@ from torchvision.transforms import v2
 
 from ddu.data import Preprocessing
 from ddu.data.preprocessing import IMAGENET_SCALE
-from ddu.errors import ArtifactError, InputError
-from ddu.networks import find_function, load_weights, open_network, read_preprocessing
+from ddu.errors import ArtifactError, InputError, LayerError
+from ddu.features import LogitsTap
+from ddu.networks import find_function, first_batch, load_weights, open_network, read_preprocessing
 
 SCALE = {"mean": (0.4, 0.5, 0.6), "std": (0.2, 0.25, 0.3)}
 CUBIC = transforms.InterpolationMode.BICUBIC
@@ -167,3 +168,42 @@ def test_damaged_weights_are_refused(tmp_path):
     (tmp_path / "w.safetensors").write_bytes(b"not safe")
     with pytest.raises(ArtifactError, match="is truncated, or no safetensors file"):
         load_weights(nn.Linear(1, 1), tmp_path / "w.safetensors", "a layer")
+
+
+class Raises(nn.Module):
+    """A network whose forward pass ends in an error."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def forward(self, x):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "shape", "whose", "message"),
+    [
+        (
+            RuntimeError("mat1 and mat2 do not fit.\nMore of it"),
+            (3, 32, 32),
+            "cifar10's",
+            "my_models:make cannot take cifar10's inputs of 3 x 32 x 32: mat1 and mat2 do not fit. Give others.",
+        ),
+        (AssertionError(), (9,), "", "my_models:make cannot take inputs of 9 numbers: AssertionError. Give others."),
+    ],
+)
+def test_inputs_that_a_network_cannot_take_are_named_in_one_sentence(error, shape, whose, message):
+    with pytest.raises(InputError) as caught:
+        first_batch(
+            LogitsTap(Raises(error)), torch.zeros(1, *shape), "my_models:make", whose=whose, way_out="Give others."
+        )
+    assert str(caught.value) == message
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("error", [AttributeError("shape"), torch.OutOfMemoryError("of 3 GB"), LayerError("no layer")])
+def test_what_is_not_about_the_inputs_stays_what_it_was(error):
+    with pytest.raises(type(error)) as caught:
+        first_batch(LogitsTap(Raises(error)), torch.zeros(1, 9), "my_models:make", way_out="Give others.")
+    assert caught.value is error

@@ -112,6 +112,11 @@ def test_a_network_with_other_weights_than_the_detectors_is_refused(workplace, f
         ("timm:resnet18", None, "timm:resnet18 has no weights and no detector: `ddu fit timm:resnet18 --weights FILE"),
         ("user_models:alone", None, "user_models:alone is a network alone: add the folder of its detector with"),
         ("user_models:alone", "detector", "How user_models:alone wants to be shown an input is unknown: return "),
+        (
+            "user_models:with_another_shape",
+            "detector",
+            "user_models:with_another_shape cannot take inputs of 1 x 8 x 8: ",
+        ),
         ("user_models:alon", "detector", "user_models has no function 'alon'. Did you mean 'alone'?"),
         ("user_models:broken", "detector", "user_models:broken() raised RuntimeError('no weights here')"),
         ("user_models:number", "detector", "user_models:number must return a network, an nn.Module, or (network, "),

@@ -24,7 +24,7 @@ from ddu.engines import OneByOne, current_engine
 from ddu.errors import DDUWarning, InputError
 from ddu.examples import check_count, keep_examples, load_examples
 from ddu.files import FilePath, write_bytes, write_json
-from ddu.networks import Network, is_of_library, open_network
+from ddu.networks import Network, first_batch, is_of_library, open_network
 from ddu.resume import one_at_a_time, read_settings, refuse_changes
 from ddu.runs import check_classes, data_digest
 from ddu.sources import SOURCE, WEIGHTS
@@ -167,7 +167,9 @@ def fit_detector(
             if (folder / artifacts.FILE).is_file():
                 return keep(load(folder, network.model))
         detector = spec.make_detector(network, classes)
-        _check_samples(spec, detector, train, held_out)  # which also finds the layers, before workers get the detector
+        _check_samples(
+            spec, network, detector, train, held_out
+        )  # which also finds the layers, before workers get the detector
         if isinstance(engine := current_engine(), OneByOne):
             here = {"workers": workers, "progress": progress, "check": ranks.check}
             together, passes = ranks, Passes(lambda: parts, detector, preprocessing, batch_size, **here)
@@ -237,12 +239,21 @@ def _load(spec: FitSpec, data_root: Root) -> FitData:
     return _LOADED["data"]
 
 
-def _check_samples(spec: FitSpec, detector: BaseDetector, train: ArrayDataset, held_out: ArrayDataset) -> None:
+def _check_samples(
+    spec: FitSpec, network: Network, detector: BaseDetector, train: ArrayDataset, held_out: ArrayDataset
+) -> None:
     """What labels and counts would stop after the pass, they stop before it."""
     classes = len(train.info.classes)
     if detector.needs_every_class:
         check_classes(train, classes, spec.limit)
-    outputs = detector.tap(train.__getitems__([0])[0]).logits.shape[1]
+    own_shape = spec.preprocessing or network.preprocessing
+    outputs = first_batch(
+        detector.tap,
+        train.__getitems__([0])[0],
+        spec.network,
+        whose="" if own_shape else f"{spec.data}'s",
+        way_out="Give the data that it was trained on, or with --preprocessing the shape that it takes.",
+    ).logits.shape[1]
     if outputs != classes:
         raise InputError(
             f"{spec.network} has {outputs:,} outputs, and {spec.data} has {classes:,} classes: give data with a class "

@@ -14,10 +14,13 @@ from typing import Any
 
 import safetensors
 import safetensors.torch
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ddu.data import Preprocessing
-from ddu.errors import ArtifactError, InputError
+from ddu.errors import ArtifactError, DDUError, InputError
+from ddu.features import Tap
+from ddu.features.taps import FeatureBatch
 from ddu.files import FilePath
 from ddu.messages import check_name, require
 
@@ -28,6 +31,9 @@ _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin", ".joblib", ".tar"
 
 # What turns an image into a tensor of floats in [0, 1], as every preprocessing does
 _TO_TENSOR = ("ToTensor", "MaybeToTensor", "PILToTensor", "ToImage", "ToDtype", "ConvertImageDtype")
+
+# What networks raise on inputs of a shape that they do not take; anything else is a bug, and keeps its traceback
+_MISFITS = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
 
 
 @dataclass(frozen=True)
@@ -125,6 +131,28 @@ def find_function(name: str) -> Callable[..., Any]:
     known = [one for one, value in vars(home).items() if callable(value) and not one.startswith("_")]
     check_name(function, {*known, *([function] * hasattr(home, function))}, f"{module} has no function {{name!r}}")
     return getattr(home, function)
+
+
+def first_batch(tap: Tap, inputs: Tensor, name: str, *, whose: str = "", way_out: str) -> FeatureBatch:
+    """What a tap reads of the first inputs that a network is shown, or an error that says which it cannot take.
+
+    Args:
+        tap: Of the network.
+        inputs: As its preprocessing gives them.
+        name: What the network was opened by.
+        whose: Whose inputs they are, such as "cifar10's".
+        way_out: The last sentence of the error.
+    """
+    try:
+        return tap(inputs)
+    except (DDUError, torch.OutOfMemoryError):
+        raise
+    except _MISFITS as error:
+        shape = " x ".join(map(str, inputs.shape[1:])) + " numbers" * (inputs.ndim == 2)
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise InputError(
+            f"{name} cannot take {whose}{' ' * bool(whose)}inputs of {shape}: {reason}. {way_out}"
+        ) from error
 
 
 def load_weights(model: nn.Module, weights: FilePath, name: str) -> None:

@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ddu import artifacts, data
@@ -25,8 +26,9 @@ from ddu.data.registry import Root
 from ddu.detectors import BaseDetector, load
 from ddu.errors import ArtifactError, InputError, NotSupportedError
 from ddu.examples import Examples, load_examples
+from ddu.features import LogitsTap
 from ddu.files import FilePath
-from ddu.networks import find_function, is_of_library, open_network, refuse_pickles
+from ddu.networks import find_function, first_batch, is_of_library, open_network, refuse_pickles
 from ddu.provenance import fingerprint
 from ddu.resume import read_settings
 from ddu.runs import Run, load_run
@@ -289,7 +291,14 @@ def _around(name: str, folder: Path) -> DetectorSource:
             "with a ddu.data.Preprocessing or a transform of torchvision's or timm's, or make the detector with "
             "`ddu fit`."
         )
-    return _joined(name, folder, network.model, preprocessing, content)
+    source = _joined(name, folder, network.model, preprocessing, content)
+    # What the function says of its inputs may be wrong, and what `ddu fit` wrote was tried
+    if fitted_with is None:
+        one = torch.zeros(1, *preprocessing.shape)
+        first_batch(
+            LogitsTap(network.model), one, name, way_out="Return the preprocessing with the shape that it takes."
+        )
+    return source
 
 
 def _joined(

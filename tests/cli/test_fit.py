@@ -106,6 +106,7 @@ def test_the_preprocessing_is_the_networks_the_datas_or_that_of_a_file(command):
     [
         (("user_models:alone", "--preprocessing", "nowhere.json"), "--preprocessing must be data, or a JSON file of a"),
         (("user_models:alone", "--data", "npz:nowhere.npz"), "There is no file nowhere.npz"),
+        (("user_models:alone", "--data", "digits"), "user_models:alone cannot take digits's inputs of 1 x 8 x 8: "),
         (("user_models:alone", "--held-out", "2"), "The share of a split must lie between 0 and 1. Got 2.0 instead."),
         (("user_models:alone", "--method", "dddu"), "There is no method 'dddu'. Did you mean 'ddu'?"),
         (("user_models:alone", "--false-alarm-rate", "0.001"), "A false-alarm rate of 0.001 needs at least"),
