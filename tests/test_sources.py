@@ -141,8 +141,12 @@ def test_what_is_no_source_is_answered_with_the_way_out(workplace, name, detecto
 def test_a_file_does_not_choose_code_to_run(workplace):
     described = {"network": {"name": "user_models:alone", "options": {}}, "preprocessing": PREPROCESSING.to_json()}
     (workplace / "detector" / "source.json").write_text(json.dumps(described | {"data": "squares"}))
-    with pytest.raises(NotImplementedError, match="open it as user_models:alone with --detector detector"):
+    with pytest.raises(NotImplementedError) as caught:
         open_source("detector")
+    assert str(caught.value) == (
+        "detector was fitted around your own function user_models:alone, and ddu runs no code that a file names: type "
+        "`user_models:alone --detector detector` in place of `detector`."
+    )
     assert "user_models" not in sys.modules
     source = open_source("user_models:alone", detector="detector")  # with the folder's preprocessing
     assert source.preprocessing == PREPROCESSING

@@ -1,7 +1,7 @@
 """Whatever judges raw inputs, opened by one name.
 
     source = open_source("runs/mnist")                           # a run that `ddu train` wrote
-    source = open_source("detector")                             # a detector that `ddu fit` wrote
+    source = open_source("detector")                             # one of `ddu fit`, around timm's or torchvision's
     source = open_source("my_models:make", detector="detector")  # any network, and the detector that was fitted to it
     source.predict(["digit.png"])
 
@@ -194,8 +194,8 @@ def open_source(name: FilePath, *, detector: FilePath | None = None) -> Source:
     """Opens whatever judges raw inputs.
 
     Args:
-        name: The folder of a run, of a detector that `ddu fit` wrote, or of an exported bundle; or, with `detector`,
-            `module:function` as of `ddu.networks.open_network`.
+        name: The folder of a run, of a detector that `ddu fit` wrote around a network of timm or torchvision, or of an
+            exported bundle; or, with `detector`, `module:function` as of `ddu.networks.open_network`.
         detector: The folder of a detector that was fitted to this network. The preprocessing is that of the folder if
             `ddu fit` wrote it, and else that of the function.
     """
@@ -265,8 +265,8 @@ def open_fitted(folder: Path) -> DetectorSource:
     name, options = content["network"]["name"], content["network"]["options"]
     if not is_of_library(name):
         raise NotSupportedError(
-            f"The network of {folder} is {name}, and a file is not let choose code to run: open it as {name} with "
-            f"--detector {folder}."
+            f"{folder} was fitted around your own function {name}, and ddu runs no code that a file names: type "
+            f"`{name} --detector {folder}` in place of `{folder}`."
         )
     network = open_network(name, weights=folder / WEIGHTS, options=options)
     return _joined(str(folder), folder, network.model, Preprocessing.from_json(content["preprocessing"]), content)

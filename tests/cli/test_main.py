@@ -57,6 +57,13 @@ def test_help_of_the_demo_has_its_options_and_an_example(command):
         assert words in printed
 
 
+@pytest.mark.parametrize("name", ["predict", "doctor", "report", "export", "serve"])
+def test_the_help_says_which_fitted_detectors_are_a_source_by_themselves(command, name):
+    _, printed, _ = command(name, "--help")
+    words = " ".join(printed.replace("│", " ").split())
+    assert "a detector that ddu fit wrote around a network of timm or torchvision" in words.replace("`", "")
+
+
 def test_a_known_error_is_one_line_and_no_traceback(command, tmp_path):
     (tmp_path / "demo").touch()
     code, _, complaint = command("demo", "--output", str(tmp_path / "demo"))

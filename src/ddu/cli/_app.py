@@ -23,8 +23,8 @@ DataRoot = Annotated[
 SourceName = Annotated[
     str,
     typer.Argument(
-        help="What judges: the folder of a run, of a detector that `ddu fit` wrote or of an exported bundle; or "
-        "module:function, which returns your network, with --detector."
+        help="What judges: the folder of a run, of a detector that `ddu fit` wrote around a network of timm or "
+        "torchvision, or of an exported bundle; or module:function, which returns your network, with --detector."
     ),
 ]
 """Of the commands that open whatever judges raw inputs, with the detector of a network."""

@@ -22,7 +22,11 @@ _MOST = 256
 
 def export(
     source: Annotated[
-        str, typer.Argument(help="The folder of a run or of a fitted detector, or module:function with --detector.")
+        str,
+        typer.Argument(
+            help="What to export: the folder of a run, or of a detector that `ddu fit` wrote around a network of timm "
+            "or torchvision; or module:function, which returns your network, with --detector."
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write, new or empty.")],
     detector: DetectorFolder = None,

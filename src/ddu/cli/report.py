@@ -23,7 +23,8 @@ def report(
         typer.Argument(
             metavar="SOURCE",
             help="The folders of runs, which know their test sets; or with --data the folder of a detector that `ddu "
-            "fit` wrote, or with --detector also module:function, which returns your network.",
+            "fit` wrote around a network of timm or torchvision, or with --detector also module:function, which "
+            "returns your network.",
         ),
     ],
     data: Annotated[

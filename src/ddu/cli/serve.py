@@ -16,7 +16,8 @@ def serve(
     source: Annotated[
         str | None,
         typer.Argument(
-            help="The folder of a run, of a fitted detector or of a bundle; or, with --detector, a network."
+            help="What judges: the folder of a run, of a detector that `ddu fit` wrote around a network of timm or "
+            "torchvision, or of an exported bundle; or module:function, which returns your network, with --detector."
         ),
     ] = None,
     detector: DetectorFolder = None,
