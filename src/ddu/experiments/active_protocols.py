@@ -152,6 +152,11 @@ def find_protocol(name: str, scale: Scale = "paper", **changes: Any) -> Protocol
     own = {one.name for one in fields(Protocol)}
     protocol = replace(PROTOCOLS[name], **small | {key: value for key, value in changes.items() if key in own})
     recipe = protocol.recipe.with_changes(**short | {key: value for key, value in changes.items() if key not in own})
+    if protocol.until < protocol.initial:
+        raise InputError(
+            f"The protocol for {name} starts with {protocol.initial:,} labels, so it cannot stop at "
+            f"{protocol.until:,}: stop at {protocol.initial:,} or more."
+        )
     over = (protocol.until - protocol.initial) % protocol.per_round
     if over:
         raise InputError(
