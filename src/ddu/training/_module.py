@@ -191,9 +191,9 @@ class TrainingModule(LightningModule):
         return float(optimiser.param_groups[0]["lr"])  # type: ignore[union-attr]
 
     def _add(self, part: str, loss: Tensor, scores: Tensor | None, labels: Tensor) -> None:
-        count = labels.numel()
+        loss, count = self.objective.reported(loss.detach().double()), labels.numel()
         correct = torch.tensor(math.nan) if scores is None else (scores.detach().argmax(1) == labels).sum()
-        self._sums[part] += torch.stack([loss.detach().double() * count, correct, torch.tensor(count)])
+        self._sums[part] += torch.stack([loss * count, correct, torch.tensor(count)])
 
     def _finish(self, part: str) -> dict[str, float]:
         """The means over all ranks; the next epoch starts from zero."""

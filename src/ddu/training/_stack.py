@@ -80,7 +80,10 @@ class StackedSamples(Dataset[Any]):
 
 
 class StackedCrossEntropy(CrossEntropy):
-    """The sum of the members' cross-entropies; remembers the best epoch of each, by its own validation accuracy."""
+    """The sum of the members' cross-entropies, of which the mean is reported.
+
+    It remembers the best epoch of each member, by its own validation accuracy.
+    """
 
     def __init__(self, label_smoothing: float = 0.0) -> None:
         super().__init__(label_smoothing)
@@ -96,6 +99,9 @@ class StackedCrossEntropy(CrossEntropy):
             self._right += (logits.argmax(1) == labels).sum(0).cpu()
         # Its mean is over samples and members
         return _size(model) * cross_entropy(logits, labels, label_smoothing=self.label_smoothing), logits
+
+    def reported(self, loss: Tensor) -> Tensor:
+        return loss / len(self._right)
 
     def on_epoch_end(self, model: nn.Module) -> None:
         # Of equally good epochs the first, as for a single network

@@ -51,8 +51,8 @@ def fit_members(
     short. By default networks without convolutions are trained together, on a CPU only if a member has at most 500,000
     weights; all others are trained one after the other.
 
-    Different from separate training: a loss that becomes infinite in one member ends the training of all; the loss that
-    is shown is the sum of all members; a data set that draws random numbers draws others.
+    Different from separate training: a loss that becomes infinite in one member ends the training of all; loss and
+    accuracy that are shown are the means of all members; a data set that draws random numbers draws others.
 
     Args:
         models: The members, with their initial weights; they are trained in place.

@@ -32,6 +32,10 @@ class Objective(Protocol):
         """
         ...
 
+    def reported(self, loss: Tensor) -> Tensor:
+        """What the history and the progress show of a loss; of a sum over several networks, their mean."""
+        return loss
+
     def after_step(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> None:
         """Called after each step of the optimiser, with the batch that it was for."""
 
