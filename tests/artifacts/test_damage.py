@@ -190,7 +190,10 @@ def test_another_model_is_refused_or_only_noted(folder, detector, model):
         f"The detector was fitted to a Sequential with the fingerprint {was}, this Sequential has {now}: load the "
         "weights it was fitted to, or fit again."
     )
-    assert refusal(folder, other) == f"{message} If only the precision or layout differs, pass strict=False."
+    assert refusal(folder, other) == (
+        f"{message} If only the precision or layout differs, ddu.load(folder, model, strict=False) in Python loads it "
+        "with a warning."
+    )
     with pytest.warns(DDUWarning) as noted:
         loaded = ddu.load(folder, other, strict=False)
     assert [str(warning.message) for warning in noted] == [message]

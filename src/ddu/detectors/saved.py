@@ -75,7 +75,10 @@ def restore_detector(
             f"{type(model).__name__} has {fingerprint[:12]}: load the weights it was fitted to, or fit again."
         )
         if strict:
-            raise ArtifactError(f"{message} If only the precision or layout differs, pass strict=False.")
+            raise ArtifactError(
+                f"{message} If only the precision or layout differs, ddu.load(folder, model, strict=False) in Python "
+                "loads it with a warning."
+            )
         warnings.warn(message, DDUWarning, stacklevel=3)
     channels = Channels.restore(inputs)
     detector = cls._rebuild(model, options | replaced, learned)
