@@ -57,6 +57,13 @@ def test_help_of_the_demo_has_its_options_and_an_example(command):
         assert words in printed
 
 
+def test_a_seed_promises_the_same_numbers_on_the_same_machine_alone(command):
+    for name, what in (("demo", "numbers"), ("train", "network")):
+        _, printed, _ = command(name, "--help")
+        promise = f"The same seed gives the same {what} on the same kind of machine with as many threads."
+        assert promise in " ".join(printed.replace("│", " ").split())
+
+
 @pytest.mark.parametrize("name", ["predict", "doctor", "report", "export", "serve"])
 def test_the_help_says_which_fitted_detectors_are_a_source_by_themselves(command, name):
     _, printed, _ = command(name, "--help")

@@ -21,7 +21,12 @@ def demo(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for the page, the run and the numbers; reuse it to resume.")
     ] = Path("demo"),
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same numbers again.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0, help="The same seed gives the same numbers on the same kind of machine with as many threads."
+        ),
+    ] = 0,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training digits.")] = EPOCHS,
 ) -> None:
     """Train, fit, calibrate and judge: the whole method in about a minute.

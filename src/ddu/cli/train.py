@@ -51,7 +51,12 @@ def train(
         bool | None,
         typer.Option(help="Leaky ReLU and pooled shortcuts, or plain ones. [default: the method's or recipe's]"),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same network again.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0, help="The same seed gives the same network on the same kind of machine with as many threads."
+        ),
+    ] = 0,
     limit: Annotated[
         int | None,
         typer.Option(min=1, help="Use at most so many samples of the training split, held-out ones included."),
