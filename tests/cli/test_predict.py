@@ -170,6 +170,11 @@ def test_files_that_are_no_images_are_told_of(predict):
     [
         (("in", "--output", "rows.xlsx"), "files that end in .csv, .jsonl, .parquet. Got rows.xlsx instead."),
         (("in", "--fail-on", "ood"), "There is no verdict 'ood' for --fail-on. There are in_distribution, ambiguous, "),
+        (("in/4.png",), "There is no file in/4.png: check the working folder."),
+        (
+            ("4.png", "many.npy", "--output", "rows.csv"),
+            "There is none of the files 4.png, many.npy: check the working",
+        ),
         (("*.tif",), "No file matches '*.tif': check the working folder, and quotes."),
         (("in", "--false-alarm-rate", "2"), "2"),
     ],
@@ -181,6 +186,13 @@ def test_a_mistake_is_one_line_and_leaves_nothing(predict, arguments, message):
     assert message in err
     assert len(err.splitlines()) == 1
     assert [path for path in sorted(Path().iterdir()) if path.name != "__pycache__"] == before
+
+
+def test_a_file_that_does_not_exist_is_a_row_beside_one_that_does(predict):
+    code, out, _ = predict("in/4.png", "in/0.png")
+    assert code == 0
+    assert "2 inputs: " in out
+    assert ", 1 invalid." in out
 
 
 def test_a_pickle_is_refused_with_the_way_out(command, tmp_path, monkeypatch):

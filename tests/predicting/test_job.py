@@ -77,6 +77,7 @@ def test_one_bad_row_of_an_array_is_one_bad_row(source, tmp_path, monkeypatch):
 
 def test_a_batch_of_nothing_but_bad_files_is_rows_too(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    Path("a.png").write_text("torn")
     rows = judge(source, ["a.png", "b.png"], batch_size=1)
     assert [row["verdict"] for row in rows] == ["invalid"] * 2
 

@@ -80,6 +80,9 @@ class Inputs:
                 of images or vectors; `.csv` and `.parquet` tables of paths or, for a network of vectors, of numbers.
             preprocessing: What the network takes.
             columns: Of tables: the column of paths, or those of the numbers, in their order.
+
+        Raises:
+            InputError: None of them exists; one that does not is a bad row among others.
         """
         files, strangers = list[str](), 0
         for name in names:
@@ -89,6 +92,9 @@ class Inputs:
                     found, others = _images(path)
                     strangers += others
                 files += found
+        if files and not any(map(os.path.lexists, files)):
+            none = f"is no file {files[0]}" if len(files) == 1 else f"is none of the files {listed(files)}"
+            raise InputError(f"There {none}: check the working folder.")
         parts = list[Part]()
         for path in dict.fromkeys(files):
             suffix = Path(path).suffix.lower()
