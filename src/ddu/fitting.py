@@ -167,9 +167,8 @@ def fit_detector(
             if (folder / artifacts.FILE).is_file():
                 return keep(load(folder, network.model))
         detector = spec.make_detector(network, classes)
-        _check_samples(
-            spec, network, detector, train, held_out
-        )  # which also finds the layers, before workers get the detector
+        # This also finds the layers, before workers get the detector
+        _check_samples(spec, network, detector, train, held_out)
         if isinstance(engine := current_engine(), OneByOne):
             here = {"workers": workers, "progress": progress, "check": ranks.check}
             together, passes = ranks, Passes(lambda: parts, detector, preprocessing, batch_size, **here)
