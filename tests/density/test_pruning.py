@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 from torch.distributions import MultivariateNormal
 
 from ddu.density import GaussianDensity
-from ddu.density.scorers import FullScorer, LowRankScorer, PruningScorer, Scorer, low_rank, pruning
+from ddu.density.scorers import FullScorer, LowRankScorer, PruningScorer, Scorer, full, low_rank, pruning
 from ddu.detectors.score import Part, Score
 
 DIM = {"full": 256, "low_rank": 48}  # a full covariance of fewer features is not pruned
@@ -186,6 +186,7 @@ def test_the_order_of_the_classes_changes_no_score(kind: str) -> None:
 def test_the_size_of_the_blocks_changes_no_score(kind: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     mixture = far_apart(kind)
     monkeypatch.setattr(pruning, "_BLOCK", block)
+    monkeypatch.setattr(full, "_CACHED", block)
     torch.testing.assert_close(mixture.scorer.log_density(mixture.points), mixture.dense(), rtol=1e-12, atol=0)
     torch.testing.assert_close(mixture.scorer.log_density(mixture.points[:0]), mixture.points[:0, 0])
 

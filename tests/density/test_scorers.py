@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ddu.density import GaussianDensity
-from ddu.density.scorers import DiagonalScorer, FullScorer, LowRankScorer, Scorer, SharedScorer, coordinates
+from ddu.density.scorers import DiagonalScorer, FullScorer, LowRankScorer, Scorer, SharedScorer
 
 Blobs = Callable[..., tuple[Tensor, Tensor]]
 # The stubs take a covariance for an integer
@@ -145,7 +145,7 @@ def test_the_likeliest_class_counts_where_the_bound_prefers_another(scored: list
     point[:, 100:] += 3
     joint = scorer.class_log_density(point.to(dtype)) + log_prior.to(dtype)
     assert joint.argmax() != 0
-    bound = scorer._first_distances(in_basis(scorer, point.to(dtype))).T
+    bound = scorer._first_distances(scorer._mapped(point.to(dtype))).T
     assert bound.argmin() == 0
     scored.clear()
     assert_close(scorer.log_density(point.to(dtype)), torch.logsumexp(joint, dim=1))
@@ -192,7 +192,7 @@ def test_the_bound_is_above_the_exact_value(classes: int) -> None:
     log_prior, mean, covariance = gaussians(classes, 256, distance=0.5)
     scorer = FullScorer(log_prior, mean, covariance)
     points = draw(mean, covariance, 20)
-    exact, bound = scorer.mahalanobis(points), scorer._first_distances(in_basis(scorer, points)).T
+    exact, bound = scorer.mahalanobis(points), scorer._first_distances(scorer._mapped(points)).T
     assert (bound > 0).all()
     assert (bound < exact).all()
     # The distance in the directions of the first rows alone, whatever basis they are given in
@@ -209,7 +209,7 @@ def test_the_basis_is_orthonormal_beside_the_directions_of_the_bound(classes: in
     scorer = FullScorer(log_prior, mean, covariance)
     rows = scorer.bound_rows
     assert rows == min(max(classes - 1, 16), 64, dim // 8)
-    basis = in_basis(scorer, torch.eye(dim, dtype=torch.float64) + scorer.centre).T
+    basis = scorer._mapped(torch.eye(dim, dtype=torch.float64) + scorer.centre).T
     identity = torch.eye(dim, dtype=torch.float64)
     assert_close(basis[rows:] @ basis[rows:].T, identity[rows:, rows:], rtol=0, atol=1e-12)
     assert_close(basis[:rows] @ basis[rows:].T, torch.zeros(rows, dim - rows).double(), rtol=0, atol=1e-10)
@@ -223,16 +223,12 @@ def test_packed_factors_are_the_whole_triangles(classes: int, dim: int) -> None:
     log_prior, mean, covariance = gaussians(classes, dim, distance=1.0)
     scorer = FullScorer(log_prior, mean, covariance)
     identity = torch.eye(dim, dtype=torch.float64)
-    basis = in_basis(scorer, identity + scorer.centre)
+    basis = scorer._mapped(identity + scorer.centre)
     whitening = scorer._whitened(slice(None), identity.expand(classes, -1, -1)).mT
     assert not whitening.triu(1).any()
     root = whitening @ basis.T
     assert_close(root @ covariance @ root.mT, identity.expand(classes, -1, -1), rtol=0, atol=1e-9)
     assert scorer.whitening.shape[1] < (0.7 if dim >= 256 else 1.01) * dim**2
-
-
-def in_basis(scorer: FullScorer, points: Tensor) -> Tensor:
-    return coordinates.in_basis(points - scorer.centre, scorer.basis, scorer.fold)
 
 
 def test_classes_that_overlap_are_scored_together_after_one_look(scored: list[int]) -> None:

@@ -72,14 +72,14 @@ class FullScorer(PruningScorer):
         )
 
     def mahalanobis(self, z: Tensor) -> Tensor:
-        return self._distances(in_basis(z - self.centre, self.basis, self.fold))
+        return self._distances(self._mapped(z))
 
     def graph_mahalanobis(self, z: Tensor) -> Tensor:
-        delta = in_basis(z - self.centre, self.basis, self.fold) - self.mean[:, None]
+        delta = self._mapped(z) - self.mean[:, None]
         return squared_lengths(self._whitened(slice(None), delta)).T
 
     def log_density(self, z: Tensor) -> Tensor:
-        x = in_basis(z - self.centre, self.basis, self.fold)
+        x = self._mapped(z)
         offset = self.log_norm + self.log_prior
         if not self.bound_rows:
             return torch.logsumexp(offset - 0.5 * self._distances(x), dim=1)
@@ -101,6 +101,10 @@ class FullScorer(PruningScorer):
     def bound_rows(self) -> int:
         """How many whitened coordinates decide which classes are worth the rest."""
         return len(self.basis) // 2
+
+    def _mapped(self, z: Tensor) -> Tensor:
+        """A (z - centre)."""
+        return in_basis(z - self.centre, self.basis, self.fold)
 
     def _distances_to(self, labels: list[int], deltas: Sequence[Tensor]) -> Tensor:
         strips = row_strips(self.whitening, self.bound_rows, self.mean.shape[1])
