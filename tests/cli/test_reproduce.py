@@ -50,7 +50,7 @@ def test_a_run_prints_the_table_and_the_verdict_and_leaves_a_page(command, tmp_p
     code, printed, _ = command("reproduce", "objective-mismatch", "--scale", "smoke", "-o", str(tmp_path))
     assert code == 0
     folder = tmp_path / "objective-mismatch/smoke"
-    assert "It holds in part. The conditional fit has the lowest conditional cross-entropy" in " ".join(printed.split())
+    assert "It holds in part. Conditional cross-entropy by fit: conditional" in " ".join(printed.split())
     assert "**At the scale `smoke` it holds in part: " in (folder / "page.md").read_text()
 
 

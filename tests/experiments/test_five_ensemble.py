@@ -55,6 +55,14 @@ def test_each_part_of_the_claim_counts(changes, verdict):
     assert judge(made_rows(**changes)).verdict == verdict
 
 
+def test_an_answer_says_what_was_measured_and_what_is_asked():
+    words, *_ = judge(made_rows(**{"softmax_entropy,_lowest_in_ambiguous": 0.309})).parts
+    assert words == (
+        "Lowest entropy of a member where labels are ambiguous 0.309 nats (0.5 by the odds of the labels); asked: "
+        "above 0.35"
+    )
+
+
 def test_the_regions_are_those_of_the_paper():
     assert REGIONS == {"gap": ((0, 2),), "ambiguous": ((3.5, 4.5),), "clear": ((2, 3.5), (4.5, 6))}
 

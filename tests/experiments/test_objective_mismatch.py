@@ -48,7 +48,7 @@ def test_the_conditional_fit_is_as_sure_as_it_is_right(rows):
 def test_each_fit_is_the_best_at_its_own_objective_and_the_page_says_so(rows):
     judged = judge(rows)
     assert judged.words.count(": yes.") >= 4
-    assert "The joint fit has the lowest joint cross-entropy" in judged.words
+    assert "Joint cross-entropy by fit: joint " in judged.words
 
 
 def test_contours_hold_the_mass_they_are_named_for():

@@ -15,6 +15,15 @@ def test_the_page_is_that_of_the_rows_in_the_repository():
     assert reproduction.PAGE.read_text() == reproduction.page() + "\n", "run `python scripts/reproduction.py`"
 
 
+def test_every_answer_has_what_was_measured_before_what_is_asked():
+    """Whatever the answer is, the words before it are true."""
+    answers = [
+        line for line in reproduction.PAGE.read_text().splitlines() if line.startswith(("- yes: ", "- **no**: "))
+    ]
+    assert answers
+    assert [line for line in answers if line.count("; asked: ") != 1] == []
+
+
 @pytest.fixture
 def results(tmp_path, monkeypatch):
     """Where the page looks for rows: there are none."""

@@ -123,5 +123,7 @@ def stop(*arguments, **options):
 def test_the_claim_holds_in_part_where_a_network_without_residual_connections_does_as_well(rows):
     judged = two_moons.judge(rows)
     assert judged.verdict == "holds in part"
-    assert judged.words.endswith("is worse by at least one per cent: no.")
-    assert ("at least 99 %: yes." in judged.words) == (value(rows, "ResFFN, spectral norm", "feature density") >= 0.99)
+    assert judged.words.endswith("asked: lower than the first by at least one per cent: no.")
+    assert ("asked: at least 99 %: yes." in judged.words) == (
+        value(rows, "ResFFN, spectral norm", "feature density") >= 0.99
+    )

@@ -29,12 +29,11 @@ def judge_clean(rows: Sequence[Row]) -> Judgement:
     best = max(found[PREDICTIVE], found[INFORMATION])
     return Judgement.of(
         {
-            f"The density ({found[DENSITY]:.2%}) is ahead of the entropy ({found[ENTROPY]:.2%})": (
+            f"Density {found[DENSITY]:.2%}, entropy {found[ENTROPY]:.2%}; asked: density ahead": (
                 found[DENSITY] > found[ENTROPY]
             ),
-            f"It is no more than {ON_PAR:.0%} behind the better score of the ensemble ({best:.2%})": (
-                found[DENSITY] >= best - ON_PAR
-            ),
+            f"Density {found[DENSITY]:.2%}, better score of the ensemble {best:.2%}; asked: density no more than "
+            f"{ON_PAR:.0%} behind": found[DENSITY] >= best - ON_PAR,
         }
     )
 
@@ -51,12 +50,14 @@ def judge_dirty(rows: Sequence[Row]) -> Judgement:
     return Judgement.of(
         {
             **{
-                f"{name} ({value:.2%}) is at least {AHEAD:.0%} ahead of the best of the others, {best} "
-                f"({found[best]:.2%})": value >= found[best] + AHEAD
+                f"{name} {value:.2%}, best of the others ({best}) {found[best]:.2%}; asked: {name} at least "
+                f"{AHEAD:.0%} ahead": value >= found[best] + AHEAD
                 for name, value in epistemic.items()
             },
-            f"They acquire fewer ambiguous samples ({shares[DENSITY]:.1%} and {shares[INFORMATION]:.1%}) than the "
-            f"entropy ({shares[ENTROPY]:.1%})": max(shares[DENSITY], shares[INFORMATION]) < shares[ENTROPY],
+            f"Ambiguous among the samples acquired by {DENSITY} {shares[DENSITY]:.1%}, {INFORMATION} "
+            f"{shares[INFORMATION]:.1%}, {ENTROPY} {shares[ENTROPY]:.1%}; asked: the last highest": (
+                max(shares[DENSITY], shares[INFORMATION]) < shares[ENTROPY]
+            ),
         }
     )
 
@@ -88,7 +89,7 @@ def judge_variants(rows: Sequence[Row]) -> Judgement:
         ahead, behind = ({name: found[name] for name in names} for names in (EPISTEMIC, CONFOUNDED))
         gap = min(ahead.values()) - max(behind.values())
         scores = ", ".join(f"{name} {value:.2%}" for name, value in (ahead | behind).items())
-        parts[f"{variant}: a gap of {gap:.2%} ({scores})"] = gap >= AHEAD
+        parts[f"{variant}: a gap of {gap:.2%} ({scores}); asked: at least {AHEAD:.0%}"] = gap >= AHEAD
     return Judgement.of(parts)
 
 

@@ -123,19 +123,18 @@ def judge(rows: Sequence[Row]) -> Judgement:
     rest = {name: density[name] for name in networks if name != smooth}
     return Judgement.of(
         {
-            f"The density of {smooth} tells {noisy} apart with an AUROC of {density[smooth]:.2%}, at least 99 %": (
+            f"AUROC of the density of {smooth} against {noisy} {density[smooth]:.2%}; asked: at least 99 %": (
                 density[smooth] >= 0.99
             ),
-            f"The density of the other networks ({_listed(rest)}) is worse by at least five per cent": all(
+            f"The same of other networks: {_listed(rest)}; asked: all lower by at least five per cent": all(
                 value <= density[smooth] - 0.05 for value in rest.values()
             ),
-            f"The entropy stays below 95 % on all networks ({_listed(entropy)})": max(entropy.values()) < 0.95,
-            f"The entropy tells ambiguous from clean digits with at least 90 % ({_listed(doubt)})": (
+            f"The same of the entropy: {_listed(entropy)}; asked: all below 95 %": max(entropy.values()) < 0.95,
+            f"AUROC of the entropy, ambiguous from clean digits: {_listed(doubt)}; asked: all at least 90 %": (
                 min(doubt.values()) >= 0.9
             ),
-            f"The density of {smooth} does so with {confused:.2%}, at most half as far from chance": (
-                abs(confused - 0.5) <= abs(doubt[smooth] - 0.5) / 2
-            ),
+            f"The same of the density of {smooth} {confused:.2%}; asked: at most half as far from chance as its "
+            "entropy": abs(confused - 0.5) <= abs(doubt[smooth] - 0.5) / 2,
         }
     )
 

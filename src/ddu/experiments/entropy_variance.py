@@ -270,13 +270,15 @@ def judge(rows: Sequence[Row]) -> Judgement:
     spread, at_home, distance = found("entropy_deviation"), found("entropy_deviation", None), found("entropy_distance")
     return Judgement.of(
         {
-            f"The mean entropy of {ood} deviates by {spread:.3f} nats between networks, more than that of test data "
-            f"({at_home:.3f})": spread > at_home,
-            f"The Dirichlet variance is above the empirical one for {violations:.1%} of {ood} and {known:.1%} of the "
-            f"test data, less than 2 % (with the theorem as printed: {found('variance_violations_printed'):.1%} and "
-            f"{found('variance_violations_printed', None):.1%})": max(violations, known) < 0.02,
-            f"Entropies drawn from the Dirichlets are distributed like those of the networks on {ood}, up to "
-            f"{distance:.1%} of the inputs, at most 10 %": distance <= 0.1,
+            f"Deviation between networks of the mean entropy: {spread:.3f} nats on {ood}, {at_home:.3f} on test data; "
+            f"asked: more on {ood}": spread > at_home,
+            f"Dirichlet variance above the empirical one for {violations:.1%} of {ood} and {known:.1%} of the test "
+            f"data (with the theorem as printed: {found('variance_violations_printed'):.1%} and "
+            f"{found('variance_violations_printed', None):.1%}); asked: both less than 2 %": (
+                max(violations, known) < 0.02
+            ),
+            f"Largest difference between the cumulative distributions of entropies on {ood}, drawn from the Dirichlets "
+            f"and of the networks: {distance:.1%}; asked: at most 10 %": distance <= 0.1,
         }
     )
 

@@ -178,17 +178,16 @@ def judge(rows: Sequence[Row]) -> Judgement:
     listed = {name: f"{name} {density[name]:.2%}" for name in networks}
     return Judgement.of(
         {
-            f"The density of {best} ({density[best]:.2%}) is ahead of all others "
-            f"({', '.join(listed[name] for name in others)})": all(density[best] > density[name] for name in others),
-            f"Its densities hardly overlap: the AUROC is at least 99 % ({density[best]:.2%})": density[best] >= 0.99,
-            f"Sensitivity: the least stretched pairs of {best} keep {low[best]:.2f} of the median ratio, more than "
-            f"those without residual connections ({', '.join(f'{name} {low[name]:.2f}' for name in straight)})": all(
-                low[best] > low[name] for name in straight
+            f"AUROC of the density of {best} {density[best]:.2%}, of others: "
+            f"{', '.join(listed[name] for name in others)}; asked: the first ahead": all(
+                density[best] > density[name] for name in others
             ),
-            f"Smoothness: the most stretched pairs of {best} have {high[best]:.2f} times the median ratio, less than "
-            f"those of the networks without spectral norm "
-            f"({', '.join(f'{name} {high[name]:.2f}' for name in others if '+sn' not in name)})": all(
-                high[best] < high[name] for name in others if "+sn" not in name
-            ),
+            f"Overlap of its densities: AUROC {density[best]:.2%}; asked: at least 99 %": density[best] >= 0.99,
+            f"Sensitivity, the least stretched pairs as a multiple of the median ratio: {best} {low[best]:.2f}, "
+            f"without residual connections {', '.join(f'{name} {low[name]:.2f}' for name in straight)}; asked: the "
+            "first higher": all(low[best] > low[name] for name in straight),
+            f"Smoothness, the most stretched pairs as a multiple of the median ratio: {best} {high[best]:.2f}, without "
+            f"spectral norm {', '.join(f'{name} {high[name]:.2f}' for name in others if '+sn' not in name)}; asked: "
+            "the first lower": all(high[best] < high[name] for name in others if "+sn" not in name),
         }
     )

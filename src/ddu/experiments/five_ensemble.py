@@ -168,14 +168,15 @@ def judge(rows: Sequence[Row]) -> Judgement:
     new, known = mean("mutual information", "gap"), mean("mutual information", "ambiguous")
     return Judgement.of(
         {
-            f"Where labels are ambiguous even the member with the lowest entropy has {surely:.3f} nats, above 0.35 ("
-            "labels as sure as their odds allow would have 0.5)": surely > 0.35,
-            f"In the gap members differ, from {low:.3f} to {high:.3f} nats, by more than 0.3": high - low > 0.3,
-            f"Mutual information in the gap ({new:.3f}) is at least three times that where ambiguous ({known:.3f})": (
-                new >= 3 * known
+            f"Lowest entropy of a member where labels are ambiguous {surely:.3f} nats (0.5 by the odds of the labels); "
+            "asked: above 0.35": surely > 0.35,
+            f"Entropies of members in the gap from {low:.3f} to {high:.3f} nats; asked: more than 0.3 apart": (
+                high - low > 0.3
             ),
-            f"Predictive entropy is high in the gap ({gap:.3f}) and where ambiguous ({ambiguous:.3f}), at least three "
-            f"times that of the rest ({clear:.3f})": min(gap, ambiguous) >= 3 * clear,
+            f"Mutual information in the gap {new:.3f} nats, where labels are ambiguous {known:.3f}; asked: at least "
+            "three times as much in the gap": new >= 3 * known,
+            f"Predictive entropy in the gap {gap:.3f} nats, where labels are ambiguous {ambiguous:.3f}, elsewhere "
+            f"{clear:.3f}; asked: both at least three times that elsewhere": min(gap, ambiguous) >= 3 * clear,
         }
     )
 

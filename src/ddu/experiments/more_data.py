@@ -229,20 +229,20 @@ def judge(rows: Sequence[Row]) -> Judgement:
             densities = of(detector, "mean_log_density")
             (with_information,) = of(detector, CORRELATION)
             parts[
-                f"On {name} the mean log-density ({detector}) rises with more data, from {densities[0]:.4g} to "
-                f"{densities[-1]:.4g}"
+                f"On {name}: mean log-density ({detector}) {', '.join(f'{value:.4g}' for value in densities)}; asked: "
+                "it rises with more data"
             ] = densities == sorted(densities)
             parts[
-                f"On {name} minus that ({detector}) correlates with the ensemble's mutual information by at least 0.8 "
-                f"({with_information:.2f})"
+                f"On {name}: correlation of minus that ({detector}) with the ensemble's mutual information "
+                f"{with_information:.2f}; asked: at least 0.8"
             ] = with_information >= 0.8
         told = ", ".join(f"{value:.3f}" for value in entropies)
-        parts[f"On {name} the mean entropy ({told} nats) stays within {STAYS:.0%} of its largest value"] = max(
-            entropies
-        ) - min(entropies) <= STAYS * max(entropies)
+        parts[f"On {name}: mean entropy {told} nats; asked: it varies by at most {STAYS:.0%} of its largest value"] = (
+            max(entropies) - min(entropies) <= STAYS * max(entropies)
+        )
         (together[name],) = of(ENTROPY, CORRELATION)
     told = ", ".join(f"{value:.2f} on {name}" for name, value in together.items())
-    parts[f"The entropy does not correlate with the mutual information by at least 0.8 throughout ({told})"] = (
+    parts[f"Correlation of the entropy with the mutual information: {told}; asked: below 0.8 somewhere"] = (
         min(together.values(), default=1.0) < 0.8
     )
     return Judgement.of(parts)

@@ -161,18 +161,19 @@ def judge(rows: Sequence[Row]) -> Judgement:
         metric = f"{objective}_cross_entropy"
         others = {one: score(one, metric, SHARED if one == "conditional" else OWN) for one in OBJECTIVES}
         own = others.pop(objective)
-        told = " and ".join(f"{value:.3f} ({name})" for name, value in others.items())
-        parts[f"The {objective} fit has the lowest {objective} cross-entropy, {own:.3f}, against {told}"] = own < min(
-            others.values()
-        )
+        told = ", ".join(f"{name} {value:.3f}" for name, value in others.items())
+        parts[
+            f"{objective.capitalize()} cross-entropy by fit: {objective} {own:.3f}, {told}; asked: the first lowest"
+        ] = own < min(others.values())
     soft, joint = score("conditional", "overconfidence", SHARED), score("joint", "overconfidence")
-    parts[f"The joint fit is overconfident by {joint:.3f} nats, the conditional one ({abs(soft):.3f}) is not"] = (
-        joint > 0.02 > abs(soft)
-    )
+    parts[
+        f"Overconfidence of the joint fit {joint:.3f} nats, of the conditional one {abs(soft):.3f}; asked: above 0.02 "
+        "for the joint fit alone"
+    ] = joint > 0.02 > abs(soft)
     at_star = [score("conditional", "entropy_at_star", SHARED), score("joint", "entropy_at_star")]
     parts[
-        f"At the ambiguous point (0, -5) the joint fit has less than half the entropy of the conditional one, "
-        f"{at_star[1]:.3f} against {at_star[0]:.3f} nats"
+        f"Entropy at the ambiguous point (0, -5): joint fit {at_star[1]:.3f} nats, conditional fit {at_star[0]:.3f}; "
+        "asked: the first less than half"
     ] = at_star[1] < at_star[0] / 2
     return Judgement.of(parts | softmax_or_gaussians.judged(rows))
 

@@ -122,24 +122,26 @@ def _judge_density(rows: Sequence[Row], judge_against: Callable[[str, float, flo
             on = f"{architecture} against {ood}"
             density = mean_value(own, "auroc", detector=DENSITY, ood=ood)
             rival, best = _best(_found(own, RIVALS, ood), f"rival on {on}")
-            parts[f"On {on} the density ({density:.2%}) is ahead of the best rival, {rival} ({best:.2%})"] = (
+            parts[f"On {on}: density {density:.2%}, best rival ({rival}) {best:.2%}; asked: density ahead"] = (
                 density > best
             )
             ensemble = max(_found(own, ENSEMBLES, ood).values(), default=None)
             if ensemble is not None:
                 words, part = judge_against(architecture, density, ensemble)
-                parts[f"On {on} it is {words} the better score of the ensemble ({ensemble:.2%})"] = part
+                parts[
+                    f"On {on}: density {density:.2%}, better score of the ensemble {ensemble:.2%}; asked: {words}"
+                ] = part
     return Judgement.of(parts)
 
 
 def _on_par(architecture: str, density: float, ensemble: float) -> tuple[str, bool]:
-    return f"no more than {ON_PAR:.0%} behind", density >= ensemble - ON_PAR
+    return f"density no more than {ON_PAR:.0%} behind", density >= ensemble - ON_PAR
 
 
 def _ahead(architecture: str, density: float, ensemble: float) -> tuple[str, bool]:
     if architecture.startswith("vgg"):
-        return "not ahead of", density <= ensemble
-    return "ahead of", density > ensemble
+        return "density not ahead", density <= ensemble
+    return "density ahead", density > ensemble
 
 
 def judge_ablation(rows: Sequence[Row]) -> Judgement:
@@ -171,15 +173,15 @@ def judge_ablation(rows: Sequence[Row]) -> Judgement:
     entropy, energy = found(residual_sn, ENTROPY), found(residual_sn, ENERGY)
     return Judgement.of(
         {
-            f"The density of {residual_sn} ({full:.2%}) is ahead of that of {vgg} ({none:.2%}) and {vgg_sn} "
-            f"({smooth:.2%})": full > max(none, smooth),
-            f"On no OoD set is the density of {vgg} ahead of its ensemble (it is on {', '.join(ahead) or 'none'})": (
-                not ahead
-            ),
-            f"Spectral norm adds to the density of {residual} ({sensitive:.2%}), but less than residual connections "
-            f"do to that of {vgg}": 0 < full - sensitive < sensitive - none,
-            f"On {residual_sn} the density is ahead of the entropy ({entropy:.2%}) and the softmax density "
-            f"({energy:.2%})": full > max(entropy, energy),
+            f"Density of {residual_sn} {full:.2%}, of {vgg} {none:.2%}, of {vgg_sn} {smooth:.2%}; asked: the first "
+            "ahead": full > max(none, smooth),
+            f"OoD sets on which the density of {vgg} is ahead of its ensemble: {', '.join(ahead) or 'none'}; asked: "
+            "none": not ahead,
+            f"Spectral norm adds {full - sensitive:+.2%} to the density of {residual} ({sensitive:.2%}), residual "
+            f"connections add {sensitive - none:+.2%} to that of {vgg} ({none:.2%}); asked: spectral norm adds, but "
+            "less": 0 < full - sensitive < sensitive - none,
+            f"On {residual_sn}: density {full:.2%}, entropy {entropy:.2%}, softmax density {energy:.2%}; asked: "
+            "density ahead": full > max(entropy, energy),
         }
     )
 
@@ -198,7 +200,7 @@ def judge_corruptions(rows: Sequence[Row]) -> Judgement:
         means = {name: sum(values) / len(values) for name, values in by_severity.items()}
         mean, ensemble = sum(density) / len(density), means.pop("ensemble_pe", None)
         on, (rival, best) = f"On {architecture}", _best(means, f"rival on {architecture}")
-        parts[f"{on} the density ({mean:.2%}) is ahead of the best rival, {rival} ({best:.2%})"] = mean > best
+        parts[f"{on}: density {mean:.2%}, best rival ({rival}) {best:.2%}; asked: density ahead"] = mean > best
         behind = [
             f"{level}"
             for level, found, *others in zip(
@@ -206,14 +208,16 @@ def judge_corruptions(rows: Sequence[Row]) -> Judgement:
             )
             if found <= max(others)
         ]
-        parts[f"{on} it is ahead of every rival at every severity (not at {', '.join(behind) or 'none'})"] = not behind
+        parts[
+            f"{on}: severities at which a rival is ahead of the density: {', '.join(behind) or 'none'}; asked: none"
+        ] = not behind
         if ensemble is not None:
-            parts[f"{on} it is no more than {ON_PAR:.0%} behind the entropy of the ensemble ({ensemble:.2%})"] = (
-                mean >= ensemble - ON_PAR
-            )
-        parts[f"{on} its AUROC rises with severity, from {density[0]:.2%} to {density[-1]:.2%}"] = density == sorted(
-            density
-        )
+            parts[
+                f"{on}: density {mean:.2%}, entropy of the ensemble {ensemble:.2%}; asked: density no more than "
+                f"{ON_PAR:.0%} behind"
+            ] = mean >= ensemble - ON_PAR
+        told = ", ".join(f"{value:.2%}" for value in density)
+        parts[f"{on}: AUROC of the density by severity {told}; asked: it rises"] = density == sorted(density)
     return Judgement.of(parts)
 
 

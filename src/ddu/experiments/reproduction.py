@@ -115,11 +115,11 @@ class Judgement(NamedTuple):
     """Whether a claim of the paper holds, and the numbers that say so.
 
     Attributes:
-        parts: The parts of the claim, each in words with its numbers, and whether it holds.
+        parts: The parts of the claim, each in words, what was measured before what is asked, and whether it holds.
         missing: What has not been measured, so that the claim cannot be judged.
 
-    >>> Judgement.of({"a is 3, above b, 2": True, "c is 1, above d, 2": False}).words
-    'a is 3, above b, 2: yes. c is 1, above d, 2: no.'
+    >>> Judgement.of({"a 3, b 2; asked: a above b": True, "c 1, d 2; asked: c above d": False}).words
+    'a 3, b 2; asked: a above b: yes. c 1, d 2; asked: c above d: no.'
     """
 
     parts: Mapping[str, bool]

@@ -117,10 +117,11 @@ def judged(rows: Sequence[Row]) -> dict[str, bool]:
             name: mean_value(rows, "ece_uncalibrated", detector=name, network=network) for name in (SOFTMAX, GAUSSIANS)
         }
         parts[
-            f"On {network} the softmax is more often right than the Gaussians, {right[SOFTMAX]:.2%} against "
-            f"{right[GAUSSIANS]:.2%}"
+            f"Accuracy on {network}: softmax {right[SOFTMAX]:.2%}, Gaussians {right[GAUSSIANS]:.2%}; asked: the "
+            "softmax higher"
         ] = right[SOFTMAX] > right[GAUSSIANS]
-        parts[f"On {network} its calibration error is lower, {error[SOFTMAX]:.2%} against {error[GAUSSIANS]:.2%}"] = (
-            error[SOFTMAX] < error[GAUSSIANS]
-        )
+        parts[
+            f"Calibration error on {network}: softmax {error[SOFTMAX]:.2%}, Gaussians {error[GAUSSIANS]:.2%}; asked: "
+            "the softmax lower"
+        ] = error[SOFTMAX] < error[GAUSSIANS]
     return parts

@@ -218,11 +218,12 @@ def judge(rows: Sequence[Row]) -> Judgement:
     ensemble = mean_value(rows, "auroc", detector="predictive entropy")
     return Judgement.of(
         {
-            f"The density of ResFFN with spectral norm has an AUROC of {density:.2%}, at least 99 %": density >= 0.99,
-            f"Softmax entropy ({single:.2%}) and the ensemble's predictive entropy ({ensemble:.2%}) stay below 90 %": (
-                max(single, ensemble) < 0.9
+            f"AUROC of the density of ResFFN with spectral norm {density:.2%}; asked: at least 99 %": density >= 0.99,
+            f"AUROC of the softmax entropy {single:.2%}, of the ensemble's predictive entropy {ensemble:.2%}; asked: "
+            "both below 90 %": max(single, ensemble) < 0.9,
+            f"AUROC of the density of FC-Net {plain:.2%}; asked: lower than the first by at least one per cent": (
+                plain < density - 0.01
             ),
-            f"FC-Net's density ({plain:.2%}) is worse by at least one per cent": plain < density - 0.01,
         }
     )
 
