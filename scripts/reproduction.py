@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ddu.experiments.experiment import ROWS
-from ddu.experiments.reproduction import FIGURES, SCALES, Reproduction, Scale, plan, read_rows
+from ddu.experiments.reproduction import FIGURES, JUDGED, Reproduction, Scale, plan, read_rows
 from ddu.experiments.reproductions import REPRODUCTIONS
 
 ROOT = Path(__file__).parents[1]
@@ -36,7 +36,7 @@ def page() -> str:
 
 
 def _largest(name: str) -> Scale | None:
-    return next((scale for scale in SCALES if read_rows(RESULTS / name / scale)), None)
+    return next((scale for scale in JUDGED if read_rows(RESULTS / name / scale)), None)
 
 
 def _summary(found: Mapping[str, Scale | None]) -> str:

@@ -1,8 +1,12 @@
 """`ddu reproduce` as a user meets it."""
 
+from pathlib import Path
+
 import pytest
 
-from ddu.experiments import REPRODUCTIONS
+from ddu.experiments import REPRODUCTIONS, Reproduction
+from ddu.experiments.reproduction import read_rows
+from ddu.experiments.two_moons import TwoMoons
 
 
 def test_the_list_has_every_name_and_what_it_shows(command):
@@ -46,12 +50,23 @@ def test_a_plan_can_be_read_on_eighty_columns(command, monkeypatch, scale):
 
 
 @pytest.mark.filterwarnings("ignore::ddu.errors.DDUWarning")  # a network that hardly learns anything
-def test_a_run_prints_the_table_and_the_verdict_and_leaves_a_page(command, tmp_path):
+def test_a_run_that_only_shows_that_the_code_runs_is_not_judged(command, tmp_path):
     code, printed, _ = command("reproduce", "objective-mismatch", "--scale", "smoke", "-o", str(tmp_path))
     assert code == 0
     folder = tmp_path / "objective-mismatch/smoke"
-    assert "It holds in part. Conditional cross-entropy by fit: conditional" in " ".join(printed.split())
-    assert "**At the scale `smoke` it holds in part: " in (folder / "page.md").read_text()
+    said = "This scale only shows that the code runs: the claim is not judged."
+    assert said in " ".join(printed.split())
+    assert f"**{said}**" in (folder / "page.md").read_text()
+    assert "holds" not in printed
+
+
+def test_at_the_scale_cpu_the_verdict_is_printed_with_its_parts(command, tmp_path, monkeypatch):
+    rows = read_rows(Path(__file__).parents[2] / "results/reproduction/two-moons/cpu")
+    monkeypatch.setattr(TwoMoons, "measure", lambda *_, **__: rows)
+    monkeypatch.setattr(Reproduction, "write_page", lambda *_: [])
+    code, printed, _ = command("reproduce", "two-moons", "-o", str(tmp_path))
+    assert code == 0
+    assert "It holds in part. AUROC of the density of ResFFN with spectral norm 100.00%" in " ".join(printed.split())
 
 
 def test_an_unknown_name_is_answered_with_the_closest(command):

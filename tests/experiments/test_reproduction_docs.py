@@ -45,6 +45,11 @@ def test_what_was_not_run_says_what_the_paper_trains(results):
     assert f"The paper's claims, by name: {len(REPRODUCTIONS)} × not run yet." in reproduction.page()
 
 
+def test_rows_that_only_show_that_the_code_runs_are_not_published(results):
+    RowFile(results / "two-moons/smoke/rows.csv").append([row("feature density", 0.8, data="two_moons")])
+    assert cells("two-moons")[0] == "not run yet"
+
+
 def test_the_table_counts_seeds_parts_of_the_claim_and_parts_that_are_missing(results):
     found = [
         replace(one, seed=seed)

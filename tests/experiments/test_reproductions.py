@@ -7,7 +7,17 @@ import pytest
 
 from ddu.errors import InputError
 from ddu.experiments import REPRODUCTIONS, Judgement, reproduction
-from ddu.experiments.reproduction import CORES, SCALES, Work, count_new, mean_value, plan, read_rows, training_samples
+from ddu.experiments.reproduction import (
+    CORES,
+    NOT_JUDGED,
+    SCALES,
+    Work,
+    count_new,
+    mean_value,
+    plan,
+    read_rows,
+    training_samples,
+)
 from ddu.experiments.training_pool import sharing_networks
 from ddu.results import Row, paper_tables
 from ddu.runs import RunSpec
@@ -51,7 +61,8 @@ def test_it_runs_at_the_smallest_scale_and_is_not_run_again(name, networks, tmp_
     assert one.judgement(rows).missing == ""
     page, *files = one.write_page("smoke", folder)
     text = page.read_text()
-    assert text.startswith(f"# {name}: {one.shows}\n\n**The paper's claim:** {one.claim}\n\n**At the scale `smoke` it ")
+    assert text.startswith(f"# {name}: {one.shows}\n\n**The paper's claim:** {one.claim}\n\n**{NOT_JUDGED}**\n\n")
+    assert one.judged_by not in text
     assert all(file.is_file() for file in files)
     assert all(f"]({file.relative_to(folder)})" in text for file in files if file.suffix == ".png")
     # With the rows alone, as in a fresh clone

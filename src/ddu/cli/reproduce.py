@@ -10,11 +10,12 @@ from ddu.cli._app import DataRoot, Engine, WorkerCpus, WorkerGpus, make_engine
 from ddu.cli._layout import plain_table, print_results, say_dimly
 from ddu.engines import using
 from ddu.experiments.experiment import ROWS
-from ddu.experiments.reproduction import CORES, Planned, Reproduction, Scale, plan
+from ddu.experiments.reproduction import CORES, JUDGED, NOT_JUDGED, Planned, Reproduction, Scale, plan
 from ddu.experiments.reproductions import REPRODUCTIONS
 from ddu.experiments.training_pool import NETWORKS, sharing_networks
 from ddu.messages import check_name
 from ddu.provenance import command
+from ddu.results import Row
 
 _LIST, _ALL = "list", "all"
 
@@ -45,9 +46,9 @@ def reproduce(
     """The paper's tables and figures, one command each.
 
     Rows are appended to rows.csv as they are measured, and what is there is not measured again. page.md puts each
-    number beside the paper's, and says whether the paper's claim holds. Comparisons and figures keep their networks in
-    OUTPUT/networks: one that several of them need is trained once. With --engine ray, networks and learning curves are
-    tasks of their own.
+    number beside the paper's, and says whether the paper's claim holds; at the scale smoke it is not judged.
+    Comparisons and figures keep their networks in OUTPUT/networks: one that several of them need is trained once. With
+    --engine ray, networks and learning curves are tasks of their own.
 
     For example `ddu reproduce list`, `ddu reproduce two-moons --scale smoke` or `ddu reproduce all --plan`
     """
@@ -67,9 +68,8 @@ def reproduce(
         written = one.write_page(scale, folder)
         for table in one.make_tables(rows):
             print_results(console, table)
-        judgement = one.judgement(rows)
         console.print(f"The claim: {one.claim}", markup=False, highlight=False)
-        console.print(f"It {judgement.verdict}. {judgement.words}", style="bold", markup=False, highlight=False)
+        console.print(_verdict(one, scale, rows), style="bold", markup=False, highlight=False)
         names = ", ".join(path.name for path in written)
         console.print(f"{folder} has {ROWS}, {names}.", style="dim", soft_wrap=True)
 
@@ -80,6 +80,13 @@ def _print_list(console: Console) -> None:
     for one in REPRODUCTIONS.values():
         table.add_row(one.name, one.shows)
     console.print(table)
+
+
+def _verdict(one: Reproduction, scale: Scale, rows: list[Row]) -> str:
+    if scale not in JUDGED:
+        return NOT_JUDGED
+    judgement = one.judgement(rows)
+    return f"It {judgement.verdict}. {judgement.words}"
 
 
 def _print_plan(console: Console, chosen: list[Reproduction], scale: Scale, seeds: int | None) -> None:

@@ -28,6 +28,10 @@ Scale = Literal["smoke", "cpu", "paper"]
 SCALES: tuple[Scale, ...] = ("paper", "cpu", "smoke")
 """`paper` is the paper's set-up, `cpu` keeps its protocol with less of everything, `smoke` shows that the code runs."""
 
+JUDGED: tuple[Scale, ...] = ("paper", "cpu")
+"""The scales whose rows say something about the paper's claims."""
+NOT_JUDGED = "This scale only shows that the code runs: the claim is not judged."
+
 PAGE, FIGURES = "page.md", ".png"
 
 _THROUGHPUT = Path(__file__).with_name("throughput.json")
@@ -220,14 +224,11 @@ class Reproduction:
             to: The way from the page to that folder, if the page lies elsewhere.
             level: Of the heading.
         """
-        judgement = self.judgement(rows)
         smaller = dict.fromkeys(part for row in rows if row.reductions for part in row.reductions.split("; "))
         blocks = [
             f"{level * '#'} {self.name}: {self.shows}",
             f"**The paper's claim:** {self.claim}",
-            f"**At the scale `{scale}` it {judgement.tally}.**",
-            judgement.to_markdown(),
-            f"How it is judged: {self.judged_by}",
+            *(self._verdict(scale, rows) if scale in JUDGED else [f"**{NOT_JUDGED}**"]),
             *([f"Smaller than the paper's: {'; '.join(smaller)}."] if smaller else []),
             *([self.note] if self.note else []),
             *([f"Seen at this scale: {self.seen}"] if self.seen and scale == "cpu" else []),
@@ -237,6 +238,15 @@ class Reproduction:
             f"--seeds {len({row.seed for row in rows})}`.",
         ]
         return "\n\n".join(blocks) + "\n"
+
+    def _verdict(self, scale: Scale, rows: Sequence[Row]) -> list[str]:
+        """Whether the claim holds, its parts, and how it is judged, in Markdown."""
+        judgement = self.judgement(rows)
+        return [
+            f"**At the scale `{scale}` it {judgement.tally}.**",
+            judgement.to_markdown(),
+            f"How it is judged: {self.judged_by}",
+        ]
 
 
 @dataclass(frozen=True)
