@@ -17,8 +17,9 @@ PAGE, RESULTS = ROOT / "docs/reproduction.md", ROOT / "results/reproduction"
 _INTRODUCTION = """# The paper, reproduced
 
 One command per table or figure: `ddu reproduce list` names them, `ddu reproduce NAME --scale smoke|cpu|paper` runs one
-and `ddu reproduce all --scale cpu --plan` says what all of them would train. `paper` is the paper's own set-up, `cpu`
-keeps its protocol with less of everything, `smoke` shows that the code runs. An interrupted command resumes.
+and `ddu reproduce all --scale cpu --plan` says what all of them would train. `paper` is the paper's own set-up,
+`smoke` shows that the code runs. `cpu` asks the same questions with smaller networks in the place of the paper's, fewer
+samples, epochs and seeds, and sometimes other data: each section says what is smaller. An interrupted command resumes.
 
 This page is written from the rows in `results/reproduction` by `python scripts/reproduction.py`, each name at the
 largest scale that was run. No seed is picked and no failed run is left out."""

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from ddu.experiments import REPRODUCTIONS, Reproduction
+from ddu.experiments.entropy_variance import EntropyVariance
 from ddu.experiments.reproduction import read_rows
-from ddu.experiments.two_moons import TwoMoons
 
 
 def test_the_list_has_every_name_and_what_it_shows(command):
@@ -60,13 +60,16 @@ def test_a_run_that_only_shows_that_the_code_runs_is_not_judged(command, tmp_pat
     assert "holds" not in printed
 
 
-def test_at_the_scale_cpu_the_verdict_is_printed_with_its_parts(command, tmp_path, monkeypatch):
-    rows = read_rows(Path(__file__).parents[2] / "results/reproduction/two-moons/cpu")
-    monkeypatch.setattr(TwoMoons, "measure", lambda *_, **__: rows)
+def test_at_the_scale_cpu_what_is_smaller_and_the_verdict_with_its_parts_are_printed(command, tmp_path, monkeypatch):
+    rows = read_rows(Path(__file__).parents[2] / "results/reproduction/entropy-variance/cpu")
+    monkeypatch.setattr(EntropyVariance, "measure", lambda *_, **__: rows)
     monkeypatch.setattr(Reproduction, "write_page", lambda *_: [])
-    code, printed, _ = command("reproduce", "two-moons", "-o", str(tmp_path))
+    code, printed, _ = command("reproduce", "entropy-variance", "-o", str(tmp_path))
+    printed = " ".join(printed.split())
     assert code == 0
-    assert "It holds in part. AUROC of the density of ResFFN with spectral norm 100.00%" in " ".join(printed.split())
+    assert "Smaller than the paper's: networks wide_resnet28_10+sn -> lenet; data cifar10 -> mnist;" in printed
+    assert "epochs 50 -> 12. The claim: " in printed
+    assert "It holds in part. Deviation between networks of the mean entropy: 0.135 nats" in printed
 
 
 def test_an_unknown_name_is_answered_with_the_closest(command):

@@ -196,7 +196,10 @@ def test_a_page_of_rows_that_cannot_be_judged_yet_says_what_is_missing():
     rows = [Row(detector="softmax", ood="svhn", value=0.9, **facts)]
     page = REPRODUCTIONS["ood-cifar10"].page("cpu", rows, [])
     assert "**At the scale `cpu` it cannot be judged yet.**\n\nNo row has auroc of detector=ddu_paper" in page
-    assert "Smaller than" not in page
+    stand_in = (
+        "Smaller than the paper's: networks wide_resnet28_10, resnet50, resnet110, densenet121 -> resnet18 x0.25."
+    )
+    assert stand_in in page
 
 
 def test_a_page_says_how_its_rows_are_smaller_than_the_papers():
@@ -206,7 +209,34 @@ def test_a_page_says_how_its_rows_are_smaller_than_the_papers():
         Row(detector="ddu_paper", value=0.9, reductions="width 1 -> 0.25; epochs 200 -> 12", **facts),
     ]
     page = REPRODUCTIONS["ood-cifar10"].page("cpu", rows, [])
-    assert "Smaller than the paper's: width 1 -> 0.25; epochs 350 -> 12; epochs 200 -> 12." in page
+    assert "-> resnet18 x0.25; width 1 -> 0.25; epochs 200 to 350 -> 12." in page
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ablation-cifar10", "networks wide_resnet28_10 -> resnet18 x0.25"),
+        ("cifar10-c", "networks wide_resnet28_10, resnet50, resnet110, densenet121 -> resnet18 x0.25"),
+        (
+            "ood-imagenet",
+            "networks resnet50, wide_resnet50_2, vgg16 -> efficientnet_lite0 with new head, mobilenet_v2 with new head; "
+            "data imagenet -> cifar100; OoD sets imagenet_o -> svhn, tiny_imagenet, mnist",
+        ),
+        ("objective-mismatch", "networks wide_resnet28_10 -> resnet18 x0.25"),
+        (
+            "entropy-variance",
+            "networks wide_resnet28_10+sn -> lenet; data cifar10 -> mnist; OoD sets svhn -> fashion_mnist",
+        ),
+    ],
+)
+def test_a_page_says_what_stands_in_for_the_papers_networks_and_data(name, words):
+    assert REPRODUCTIONS[name].smaller("cpu", []) == f"Smaller than the paper's: {words}."
+    assert REPRODUCTIONS[name].smaller("paper", []) == ""
+
+
+def test_a_width_is_no_other_network():
+    assert REPRODUCTIONS["dirty-mnist"].smaller("cpu", []) == ""
+    assert REPRODUCTIONS["feature-collapse"].smaller("cpu", []) == ""
 
 
 @pytest.mark.parametrize(

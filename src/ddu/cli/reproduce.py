@@ -25,8 +25,8 @@ def reproduce(
     scale: Annotated[
         Scale,
         typer.Option(
-            help="The paper's own set-up, the same protocol with less of everything for two CPU cores, or just enough "
-            "to show that the code runs."
+            help="The paper's own set-up; smaller networks, less data and fewer epochs, for a CPU; or just enough to "
+            "show that the code runs."
         ),
     ] = "cpu",
     only_plan: Annotated[
@@ -68,7 +68,8 @@ def reproduce(
         written = one.write_page(scale, folder)
         for table in one.make_tables(rows):
             print_results(console, table)
-        console.print(f"The claim: {one.claim}", markup=False, highlight=False)
+        for words in filter(None, [one.smaller(scale, rows), f"The claim: {one.claim}"]):
+            console.print(words, markup=False, highlight=False)
         console.print(_verdict(one, scale, rows), style="bold", markup=False, highlight=False)
         names = ", ".join(path.name for path in written)
         console.print(f"{folder} has {ROWS}, {names}.", style="dim", soft_wrap=True)

@@ -15,6 +15,7 @@ from ddu.data.registry import Root
 from ddu.errors import NotMeasuredError
 from ddu.experiments.experiment import ROWS, Experiment, Say, silent
 from ddu.experiments.pretrained import HeadSpec
+from ddu.experiments.smaller import stand_ins, summarise_reductions
 from ddu.experiments.trained import split_severity
 from ddu.files import FilePath, write_bytes
 from ddu.provenance import fingerprint
@@ -26,7 +27,7 @@ T = TypeVar("T")
 
 Scale = Literal["smoke", "cpu", "paper"]
 SCALES: tuple[Scale, ...] = ("paper", "cpu", "smoke")
-"""`paper` is the paper's set-up, `cpu` keeps its protocol with less of everything, `smoke` shows that the code runs."""
+"""`paper` is the paper's set-up, `cpu` takes smaller networks and less data, `smoke` shows that the code runs."""
 
 JUDGED: tuple[Scale, ...] = ("paper", "cpu")
 """The scales whose rows say something about the paper's claims."""
@@ -69,6 +70,11 @@ class Work(NamedTuple):
     def epochs(self) -> int:
         """Passes over the samples; one extracts the features for a head."""
         return 1 if isinstance(self.spec, HeadSpec) else self.spec.recipe.epochs
+
+    @property
+    def against(self) -> tuple[str, ...]:
+        """The sets that they are tested against, once each; all corruptions of one set are one."""
+        return tuple(dict.fromkeys(name.partition(":")[0] if split_severity(name)[1] else name for name in self.ood))
 
     @property
     def key(self) -> tuple[str, str]:
@@ -204,6 +210,12 @@ class Reproduction:
         except NotMeasuredError as error:
             return Judgement({}, f"{error}")
 
+    def smaller(self, scale: Scale, rows: Sequence[Row]) -> str:
+        """How the rows are smaller than the paper's, and what stands in for its networks and data; "" if nothing is."""
+        works = [self.scales[one].work() for one in (scale, "paper")]
+        words = [*stand_ins(*works), *summarise_reductions(row.reductions for row in rows if row.reductions)]
+        return f"Smaller than the paper's: {'; '.join(words)}." if words else ""
+
     def write_page(self, scale: Scale, folder: FilePath) -> list[Path]:
         """Writes the figures and page.md from the rows in a folder; nothing is measured."""
         folder = Path(folder)
@@ -224,12 +236,12 @@ class Reproduction:
             to: The way from the page to that folder, if the page lies elsewhere.
             level: Of the heading.
         """
-        smaller = dict.fromkeys(part for row in rows if row.reductions for part in row.reductions.split("; "))
+        smaller = self.smaller(scale, rows)
         blocks = [
             f"{level * '#'} {self.name}: {self.shows}",
             f"**The paper's claim:** {self.claim}",
             *(self._verdict(scale, rows) if scale in JUDGED else [f"**{NOT_JUDGED}**"]),
-            *([f"Smaller than the paper's: {'; '.join(smaller)}."] if smaller else []),
+            *([smaller] if smaller else []),
             *([self.note] if self.note else []),
             *([f"Seen at this scale: {self.seen}"] if self.seen and scale == "cpu" else []),
             *(table.to_markdown().strip() for table in self.make_tables(rows)),
@@ -352,7 +364,7 @@ class Planned(NamedTuple):
     Attributes:
         network: What they are called.
         data: What they are trained on.
-        against: The OoD sets that they are tested against; all corruptions of one set are one.
+        against: As of `Work`.
         samples: What each is trained on, at most.
         epochs: Passes over the samples.
         networks: How many there are per seed.
@@ -379,10 +391,9 @@ def plan(experiment: Reproducible, planned: dict[str, tuple[int, int]]) -> list[
     """
     found = dict[tuple[Any, ...], Planned]()
     for work in experiment.work():
-        against = dict.fromkeys(name.partition(":")[0] if split_severity(name)[1] else name for name in work.ood)
         new = count_new(work, len(experiment.seeds), planned)
         hours = None if work.hours is None else new * work.hours / work.networks
-        one = Planned(work.key[1], work.spec.data, tuple(against), work.samples, work.epochs, work.networks, new, hours)
+        one = Planned(work.key[1], work.spec.data, work.against, work.samples, work.epochs, work.networks, new, hours)
         before = found.get(one[:5], one._replace(networks=0, new=0, hours=0.0))
         found[one[:5]] = one._replace(
             networks=before.networks + one.networks,
