@@ -22,7 +22,20 @@ and `ddu reproduce all --scale cpu --plan` says what all of them would train. `p
 samples, epochs and seeds, and sometimes other data: each section says what is smaller. An interrupted command resumes.
 
 This page is written from the rows in `results/reproduction` by `python scripts/reproduction.py`, each name at the
-largest scale that was run. No seed is picked and no failed run is left out."""
+largest scale that was run. No seed is picked and no failed run is left out. One run was replaced, that of
+`entropy-variance`: its section says why.
+
+In the tables:
+
+- `ddu_paper` is the paper's detector: minus the log-density of the last features under one Gaussian per class.
+  `density` is the same with shrunk covariances.
+- `ddu` is this library's default, which the paper does not have: one score of the densities of all stages and the
+  energy.
+- `ensemble_pe` and `ensemble_mi` are the predictive entropy and the mutual information of an ensemble. At the scale
+  `cpu` it has three networks, except in `five-ensemble`.
+- `+sn` is a network with spectral norm and, except for SNGP, with average-pooled shortcuts and leaky ReLU. `x0.25` has
+  a quarter of the architecture's channels.
+- `noisy:` is a set with the noise of Dirty-MNIST."""
 
 _HEAD = ("name", "shows", "scale", "seeds", "the paper's claim", "waits for a GPU: the scale `paper`")
 

@@ -24,6 +24,16 @@ def test_every_answer_has_what_was_measured_before_what_is_asked():
     assert [line for line in answers if line.count("; asked: ") != 1] == []
 
 
+def test_the_introduction_explains_the_names_in_the_tables_and_the_run_that_was_replaced():
+    text = reproduction.PAGE.read_text()
+    introduction = text.partition("The paper's claims, by name")[0]
+    for name in ("ddu_paper", "density", "ddu", "ensemble_pe", "ensemble_mi", "+sn", "x0.25", "noisy:"):
+        assert f"`{name}`" in introduction
+    replaced = [name for name, one in REPRODUCTIONS.items() if "was replaced" in one.seen]
+    assert replaced == ["entropy-variance"]
+    assert "One run was replaced, that of\n`entropy-variance`: its section says why." in introduction
+
+
 @pytest.fixture
 def results(tmp_path, monkeypatch):
     """Where the page looks for rows: there are none."""

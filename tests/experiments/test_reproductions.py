@@ -219,8 +219,8 @@ def test_a_page_says_how_its_rows_are_smaller_than_the_papers():
         ("cifar10-c", "networks wide_resnet28_10, resnet50, resnet110, densenet121 -> resnet18 x0.25"),
         (
             "ood-imagenet",
-            "networks resnet50, wide_resnet50_2, vgg16 -> efficientnet_lite0 with new head, mobilenet_v2 with new head; "
-            "data imagenet -> cifar100; OoD sets imagenet_o -> svhn, tiny_imagenet, mnist",
+            "networks resnet50, wide_resnet50_2, vgg16 -> efficientnet_lite0 with new head, mobilenet_v2 with new "
+            "head; data imagenet -> cifar100; OoD sets imagenet_o -> svhn, tiny_imagenet, mnist",
         ),
         ("objective-mismatch", "networks wide_resnet28_10 -> resnet18 x0.25"),
         (
@@ -268,7 +268,7 @@ def test_the_papers_figures_stand_beside_the_networks_of_the_scale_cpu(name, met
         for one in experiment.detectors
     ]
     (table,) = REPRODUCTIONS[name].make_tables(rows)
-    text = table.to_markdown().partition("The paper's figures, at its own scale:")[2]
+    text = table.to_markdown().partition("The paper's figures, at its own scale")[2]
     assert {line.split(" | ")[1] for line in text.splitlines()[4:]} == papers
 
 

@@ -442,17 +442,24 @@ def _papers_table(table: Table) -> list[str]:
         for subject, figures in found.items()
     ]
     lines = [f"| {' | '.join(row)} |" for row in (head, rule, *body)]
-    return ["The paper's figures, at its own scale:", "", *lines, ""]
+    return ["The paper's figures, at its own scale, bold as printed in the paper:", "", *lines, ""]
 
 
 def _of_other_scale(table: Table) -> dict[tuple[str, str], dict[Column, PaperFigure]]:
-    """The paper's figures for runs that are reduced here, by detector and its network, and by column."""
+    """The paper's figures for runs that are reduced here, by detector and its network, and by column.
+
+    A detector that has nothing but figures of another one on the same network is left out: they are the network's.
+    """
     found = dict[tuple[str, str], dict[Column, PaperFigure]]()
     for line, cells in zip(table.lines, table.cells, strict=True):
         for column, cell in zip(table.columns, cells, strict=True):
             if cell.paper is not None and not cell.same_scale:
                 found.setdefault((line.detector, _papers_network(cell.paper)), {})[column] = cell.paper
-    return found
+    return {
+        subject: figures
+        for subject, figures in found.items()
+        if not any(figures.items() < others.items() for others in found.values())
+    }
 
 
 def _papers_network(figure: PaperFigure) -> str:
