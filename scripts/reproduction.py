@@ -4,12 +4,21 @@ python scripts/reproduction.py
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ddu.experiments.experiment import ROWS
-from ddu.experiments.reproduction import FIGURES, JUDGED, Reproduction, Scale, plan, read_rows
+from ddu.experiments.reproduction import (
+    FIGURES,
+    JUDGED,
+    Reproduction,
+    Scale,
+    count_seeds,
+    plan,
+    read_parts,
+    read_rows,
+)
 from ddu.experiments.reproductions import REPRODUCTIONS
+from ddu.results import Row
 
 ROOT = Path(__file__).parents[1]
 PAGE, RESULTS = ROOT / "docs/reproduction.md", ROOT / "results/reproduction"
@@ -75,20 +84,29 @@ def _line(one: Reproduction, scale: Scale | None) -> tuple[str, ...]:
     if scale is None:
         return one.name, one.shows, "not run yet", "", "", _waiting(one)
     folder = RESULTS / one.name / scale
-    rows, experiment = read_rows(folder), one.experiment(scale)
+    parts, experiment = read_parts(folder), one.experiment(scale)
+    rows = [row for part in parts.values() for row in part]
     said = f"`{scale}`, which is the paper's set-up" if _is_the_papers(one, scale) else f"`{scale}`"
-    absent = [name for name in getattr(experiment, "parts", ()) if not (folder / name / ROWS).is_file()]
+    absent = [name for name in getattr(experiment, "parts", ()) if name not in parts]
     asked = [getattr(experiment, name, ()) for name in ("detectors", "acquisitions")]
     names = dict.fromkeys(getattr(detector, "name", detector) for detectors in asked for detector in detectors)
     absent += [name for name in names if name not in {row.detector for row in rows}]
     said += f", without {' and '.join(absent)} yet" * bool(absent)
-    seeds, wanted = len({row.seed for row in rows}), len(experiment.seeds)
     return (
         *(f"[{one.name}](#{_anchor(one)})", one.shows, said),
-        f"{seeds} of {wanted}" if seeds < wanted else f"{seeds}",
+        _seeds(parts, len(experiment.seeds)),
         one.judgement(rows).tally,
         "nothing" if scale == "paper" or _is_the_papers(one, scale) else _waiting(one),
     )
+
+
+def _seeds(parts: Mapping[str, Sequence[Row]], wanted: int) -> str:
+    """How many seeds have been measured, by part where they differ."""
+    counts = {name: count_seeds(rows) for name, rows in parts.items()}
+    told = {name: f"{count} of {wanted}" if count < wanted else f"{count}" for name, count in counts.items()}
+    if len(set(told.values())) == 1:
+        return max(told.values())
+    return "; ".join(f"{name} {words}".strip() for name, words in told.items())
 
 
 def _is_the_papers(one: Reproduction, scale: Scale) -> bool:
@@ -110,7 +128,7 @@ def _part(one: Reproduction, scale: Scale) -> str:
     folder = RESULTS / one.name / scale
     way = f"../{folder.relative_to(ROOT)}/"
     figures = [path.relative_to(folder) for path in sorted(folder.rglob(f"*{FIGURES}"))]
-    return one.page(scale, read_rows(folder), figures, way, level=2).strip()
+    return one.page(scale, read_parts(folder), figures, way, level=2).strip()
 
 
 def _anchor(one: Reproduction) -> str:

@@ -34,6 +34,13 @@ def test_the_introduction_explains_the_names_in_the_tables_and_the_run_that_was_
     assert "One run was replaced, that of\n`entropy-variance`: its section says why." in introduction
 
 
+def test_every_file_of_rows_that_a_section_names_exists():
+    page = reproduction.PAGE
+    named = [file for line in page.read_text().splitlines() if line[:6] == "Rows: " for file in line.split("`")]
+    files = [file for file in named if file.endswith("rows.csv")]
+    assert {(page.parent / file).resolve() for file in files} == set(reproduction.RESULTS.rglob("cpu/**/rows.csv"))
+
+
 @pytest.fixture
 def results(tmp_path, monkeypatch):
     """Where the page looks for rows: there are none."""
@@ -74,7 +81,7 @@ def test_the_table_counts_seeds_parts_of_the_claim_and_parts_that_are_missing(re
     assert verdict.startswith("holds in part: ")
     assert waits == "50 networks of 350 epochs (25 seeds)"
     RowFile(results / "objective-mismatch/cpu/cifar10/rows.csv").append([row("softmax", 0.8, "accuracy")])
-    assert cells("objective-mismatch")[0] == "`cpu`"
+    assert cells("objective-mismatch")[:2] == ["`cpu`", "2 of 3; cifar10 1 of 3"]
 
 
 def test_the_table_names_detectors_that_have_no_rows_yet(results):

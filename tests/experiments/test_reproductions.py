@@ -90,7 +90,7 @@ def test_what_was_seen_at_the_scale_cpu_is_on_its_page_alone():
         REPRODUCTIONS["two-moons"], judge=lambda _: Judgement.of({"it is so": True}), seen="Something was seen."
     )
     pages = {
-        scale: one.page(scale, [Row("d", "n", "two_moons", 0, "12ab", metric="auroc", value=1.0)], [])
+        scale: one.page(scale, {"": [Row("d", "n", "two_moons", 0, "12ab", metric="auroc", value=1.0)]}, [])
         for scale in SCALES
     }
     assert {scale for scale, page in pages.items() if "Seen at this scale: Something was seen." in page} == {"cpu"}
@@ -194,7 +194,7 @@ def test_a_judgement_is_a_list_of_answers_with_their_number():
 def test_a_page_of_rows_that_cannot_be_judged_yet_says_what_is_missing():
     facts = {"network": "resnet18", "data": "cifar10", "seed": 0, "run": "12ab", "metric": "auroc"}
     rows = [Row(detector="softmax", ood="svhn", value=0.9, **facts)]
-    page = REPRODUCTIONS["ood-cifar10"].page("cpu", rows, [])
+    page = REPRODUCTIONS["ood-cifar10"].page("cpu", {"": rows}, [])
     assert "**At the scale `cpu` it cannot be judged yet.**\n\nNo row has auroc of detector=ddu_paper" in page
     stand_in = (
         "Smaller than the paper's: networks wide_resnet28_10, resnet50, resnet110, densenet121 -> resnet18 x0.25."
@@ -208,7 +208,7 @@ def test_a_page_says_how_its_rows_are_smaller_than_the_papers():
         Row(detector="softmax", value=0.9, reductions="width 1 -> 0.25; epochs 350 -> 12", **facts),
         Row(detector="ddu_paper", value=0.9, reductions="width 1 -> 0.25; epochs 200 -> 12", **facts),
     ]
-    page = REPRODUCTIONS["ood-cifar10"].page("cpu", rows, [])
+    page = REPRODUCTIONS["ood-cifar10"].page("cpu", {"": rows}, [])
     assert "-> resnet18 x0.25; width 1 -> 0.25; epochs 200 to 350 -> 12." in page
 
 
@@ -232,6 +232,27 @@ def test_a_page_says_how_its_rows_are_smaller_than_the_papers():
 def test_a_page_says_what_stands_in_for_the_papers_networks_and_data(name, words):
     assert REPRODUCTIONS[name].smaller("cpu", []) == f"Smaller than the paper's: {words}."
     assert REPRODUCTIONS[name].smaller("paper", []) == ""
+
+
+@pytest.mark.parametrize(
+    ("seeds", "words"),
+    [
+        ({"": 2}, "`x/rows.csv`, measured by `ddu reproduce more-data --scale cpu --seeds 2`."),
+        (
+            {"a": 1, "b": 1},
+            "`x/a/rows.csv`, `x/b/rows.csv`, measured by `ddu reproduce more-data --scale cpu --seeds 1`.",
+        ),
+        (
+            {"": 3, "b": 1},
+            "`x/rows.csv` (3 seeds), `x/b/rows.csv` (1 seed), measured by "
+            "`ddu reproduce more-data --scale cpu --seeds N` with as many seeds.",
+        ),
+    ],
+)
+def test_a_page_ends_with_the_files_of_its_rows_and_their_seeds(seeds, words):
+    facts = {"detector": "d", "network": "n", "data": "cifar10", "run": "12ab", "metric": "auroc", "value": 0.5}
+    parts = {name: [Row(seed=seed, **facts) for seed in range(count)] for name, count in seeds.items()}
+    assert REPRODUCTIONS["more-data"].page("cpu", parts, [], "x/").splitlines()[-1] == f"Rows: {words}"
 
 
 def test_a_width_is_no_other_network():

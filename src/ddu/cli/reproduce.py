@@ -10,7 +10,7 @@ from ddu.cli._app import DataRoot, Engine, WorkerCpus, WorkerGpus, make_engine
 from ddu.cli._layout import plain_table, print_results, say_dimly
 from ddu.engines import using
 from ddu.experiments.experiment import ROWS
-from ddu.experiments.reproduction import CORES, JUDGED, NOT_JUDGED, Planned, Reproduction, Scale, plan
+from ddu.experiments.reproduction import CORES, JUDGED, NOT_JUDGED, Planned, Reproduction, Scale, plan, read_parts
 from ddu.experiments.reproductions import REPRODUCTIONS
 from ddu.experiments.training_pool import NETWORKS, sharing_networks
 from ddu.messages import check_name
@@ -71,8 +71,8 @@ def reproduce(
         for words in filter(None, [one.smaller(scale, rows), f"The claim: {one.claim}"]):
             console.print(words, markup=False, highlight=False)
         console.print(_verdict(one, scale, rows), style="bold", markup=False, highlight=False)
-        names = ", ".join(path.name for path in written)
-        console.print(f"{folder} has {ROWS}, {names}.", style="dim", soft_wrap=True)
+        files = [*(Path(part, ROWS) for part in read_parts(folder)), *(path.relative_to(folder) for path in written)]
+        console.print(f"{folder} has {', '.join(map(str, files))}.", style="dim", soft_wrap=True)
 
 
 def _print_list(console: Console) -> None:

@@ -219,23 +219,25 @@ class Reproduction:
     def write_page(self, scale: Scale, folder: FilePath) -> list[Path]:
         """Writes the figures and page.md from the rows in a folder; nothing is measured."""
         folder = Path(folder)
-        rows = read_rows(folder)
-        seeds = len({row.seed for row in rows})
-        written = self.experiment(scale, seeds).write_page(folder)
+        parts = read_parts(folder)
+        written = self.experiment(scale, max(map(count_seeds, parts.values()), default=0)).write_page(folder)
         figures = [path.relative_to(folder) for path in written]
-        write_bytes(folder / PAGE, self.page(scale, rows, figures).encode())
+        write_bytes(folder / PAGE, self.page(scale, parts, figures).encode())
         return [folder / PAGE, *written]
 
-    def page(self, scale: Scale, rows: Sequence[Row], files: Sequence[Path], to: str = "", level: int = 1) -> str:
+    def page(
+        self, scale: Scale, parts: Mapping[str, Sequence[Row]], files: Sequence[Path], to: str = "", level: int = 1
+    ) -> str:
         """The claim, the verdict, the tables with the paper's numbers and the figures, in Markdown.
 
         Args:
             scale: The scale of the rows.
-            rows: What was measured.
+            parts: What was measured, as of `read_parts`.
             files: What lies in the folder of the rows, as seen from there; pictures are shown.
             to: The way from the page to that folder, if the page lies elsewhere.
             level: Of the heading.
         """
+        rows = [row for part in parts.values() for row in part]
         smaller = self.smaller(scale, rows)
         blocks = [
             f"{level * '#'} {self.name}: {self.shows}",
@@ -246,10 +248,18 @@ class Reproduction:
             *([f"Seen at this scale: {self.seen}"] if self.seen and scale == "cpu" else []),
             *(table.to_markdown().strip() for table in self.make_tables(rows)),
             *(f"![{self.name}: {path.stem}]({to}{path.as_posix()})" for path in files if path.suffix == FIGURES),
-            f"Rows: `{to}{ROWS}`, measured by `ddu reproduce {self.name} --scale {scale} "
-            f"--seeds {len({row.seed for row in rows})}`.",
+            self._sources(scale, parts, to),
         ]
         return "\n\n".join(blocks) + "\n"
+
+    def _sources(self, scale: Scale, parts: Mapping[str, Sequence[Row]], to: str) -> str:
+        """The files of rows, and the command that measured them."""
+        seeds = {f"`{to}{Path(name, ROWS).as_posix()}`": count_seeds(rows) for name, rows in parts.items()}
+        command = f"ddu reproduce {self.name} --scale {scale} --seeds"
+        if len(set(seeds.values())) == 1:
+            return f"Rows: {', '.join(seeds)}, measured by `{command} {max(seeds.values())}`."
+        told = (f"{file} ({count} seed{'s' * (count > 1)})" for file, count in seeds.items())
+        return f"Rows: {', '.join(told)}, measured by `{command} N` with as many seeds."
 
     def _verdict(self, scale: Scale, rows: Sequence[Row]) -> list[str]:
         """Whether the claim holds, its parts, and how it is judged, in Markdown."""
@@ -296,11 +306,22 @@ def with_seeds(experiment: Any, seeds: tuple[int, ...]) -> Any:
     return replace(experiment, seeds=seeds)
 
 
-def read_rows(folder: FilePath) -> list[Row]:
-    """The rows of a reproduction, one per key: those in its folder, and those of its parts in folders below."""
+def read_parts(folder: FilePath) -> dict[str, list[Row]]:
+    """The rows of a reproduction, one per key: those in its folder, as the part "", and those in folders below."""
     folder = Path(folder)
     files = [path for path in (folder / ROWS, *sorted(folder.glob(f"*/{ROWS}"))) if path.is_file()]
-    return latest(row for path in files for row in RowFile(path).read())
+    parts = {path.parent.name if path.parent != folder else "": latest(RowFile(path).read()) for path in files}
+    return {name: rows for name, rows in parts.items() if rows}
+
+
+def read_rows(folder: FilePath) -> list[Row]:
+    """The rows of all parts of a reproduction."""
+    return [row for rows in read_parts(folder).values() for row in rows]
+
+
+def count_seeds(rows: Iterable[Row]) -> int:
+    """How many seeds have rows."""
+    return len({row.seed for row in rows})
 
 
 def training_samples(name: str, limit: int | None = None) -> int:
