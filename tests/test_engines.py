@@ -1,5 +1,6 @@
 """Ways to do jobs: each job once, its result with its place, and one that fails stops no other."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -37,6 +38,31 @@ def test_jobs_are_done_one_by_one():
 @pytest.mark.slow
 def test_jobs_are_done_by_processes():
     check(Processes(2))
+
+
+def count_threads(job):
+    """How many threads a worker has."""
+    return torch.get_num_threads()
+
+
+@pytest.mark.slow
+def test_processes_share_the_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(6)
+    try:
+        assert dict(Processes(2).map(count_threads, [0, 1, 2])) == {0: 3, 1: 3, 2: 3}
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.slow
+def test_who_wants_no_more_results_does_not_wait_for_those_that_are_on_their_way():
+    results = Processes(2).map(time.sleep, [0, 600, 600, 600])
+    assert next(results) == (0, None)
+    started = time.monotonic()
+    results.close()
+    assert time.monotonic() - started < 60
+    assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize(

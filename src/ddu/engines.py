@@ -12,6 +12,7 @@ other. A command chooses one with `using`, and whatever has many jobs to do asks
 import logging
 import multiprocessing
 import os
+import signal
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import cycle, islice
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from multiprocessing.queues import SimpleQueue
 from types import ModuleType
 from typing import Any, TypeVar
@@ -88,7 +89,7 @@ class Processes(Engine):
     at_once: int
 
     def map(self, function: Callable[[J], R], jobs: Sequence[J]) -> Iterator[tuple[int, R | Exception]]:
-        """As they are done."""
+        """As they are done. Ctrl-C, or whoever wants no more results, ends the processes at once."""
         import torch
 
         workers = min(self.at_once, max(1, len(jobs)))
@@ -97,7 +98,8 @@ class Processes(Engine):
         cards = context.SimpleQueue()  # a worker takes one when it starts
         for card in islice(cycle(_visible_cards()), workers):
             cards.put(card)
-        pool = ProcessPoolExecutor(workers, context, initializer=_become_worker, initargs=(threads, cards))
+        ended, writer = context.Pipe(duplex=False)  # closing the writer ends all workers
+        pool = ProcessPoolExecutor(workers, context, initializer=_become_worker, initargs=(threads, cards, ended))
         try:
             running = {pool.submit(function, job): place for place, job in enumerate(jobs)}
             for future in as_completed(running):
@@ -111,8 +113,13 @@ class Processes(Engine):
                 if error is not None and not isinstance(error, Exception):
                     raise error
                 yield running[future], future.result() if error is None else error
+        except (KeyboardInterrupt, GeneratorExit):
+            writer.close()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
+            writer.close()
+            ended.close()
 
 
 @dataclass(frozen=True)
@@ -205,10 +212,14 @@ def _visible_cards() -> list[str]:
     return named[: len(numbers)] or numbers
 
 
-def _become_worker(threads: int, cards: "SimpleQueue[str]") -> None:
-    """Takes a share of the cores and a graphics card, and ends with the process that started it, however that ends."""
+def _become_worker(threads: int, cards: "SimpleQueue[str]", ended: Connection) -> None:
+    """Takes a share of the cores and a graphics card, and ends with the process that started it, however that ends.
+
+    Ctrl-C reaches all processes of a terminal; here it is left to that process, which closes the connection.
+    """
     import torch
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)
     if not cards.empty():
         os.environ["CUDA_VISIBLE_DEVICES"] = cards.get()  # CUDA reads it at its first use, which is later
@@ -216,7 +227,7 @@ def _become_worker(threads: int, cards: "SimpleQueue[str]") -> None:
     assert parent is not None
 
     def follow() -> None:
-        wait([parent.sentinel])
+        wait([parent.sentinel, ended])
         os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
