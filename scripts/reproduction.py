@@ -28,7 +28,14 @@ _INTRODUCTION = """# The paper, reproduced
 One command per table or figure: `ddu reproduce list` names them, `ddu reproduce NAME --scale smoke|cpu|paper` runs one
 and `ddu reproduce all --scale cpu --plan` says what all of them would train. `paper` is the paper's own set-up,
 `smoke` shows that the code runs. `cpu` asks the same questions with smaller networks in the place of the paper's, fewer
-samples, epochs and seeds, and sometimes other data: each section says what is smaller. An interrupted command resumes.
+samples, epochs and seeds, and sometimes other data: each section says what is smaller.
+
+The plan is in core-hours, the hours of one CPU core. By default networks are trained one after the other. To use all
+cores, run `OMP_NUM_THREADS=1 ddu reproduce NAME --workers N`, with N the number of cores: N networks, or N learning
+curves, are trained at the same time, with the same rows. Where an experiment goes seed by seed, they are the networks
+of one seed; `two-moons`, `five-ensemble` and the heads of `ood-imagenet` are trained one after the other. An
+interrupted command resumes: comparisons network by network, learning curves round by round, and `two-moons`,
+`five-ensemble` and the toy example of `objective-mismatch`, which take minutes, seed by seed.
 
 This page is written from the rows in `results/reproduction` by `python scripts/reproduction.py`, each name at the
 largest scale that was run. No seed is picked and no failed run is left out. One run was replaced, that of

@@ -10,6 +10,7 @@ from torch.nn.utils import parametrize
 
 from ddu.active import ACQUISITION_FUNCTIONS, ActiveLearner
 from ddu.detectors import METHODS, Method, Softmax, register
+from ddu.engines import Processes, using
 from ddu.errors import InputError
 from ddu.experiments.active_protocols import PROTOCOLS, find_protocol, read_source
 from ddu.experiments.learning_curves import (
@@ -55,6 +56,16 @@ def whole(tmp_path_factory):
 @pytest.fixture(scope="module")
 def source():
     return read_source(PROTOCOLS["dirty_digits"])
+
+
+@pytest.mark.slow
+def test_curves_that_are_measured_at_the_same_time_are_those_of_one_after_the_other(tmp_path):
+    both, said = replace(curves(until=30), acquisitions=("density", "random")), []
+    with using(Processes(2)):
+        rows = both.measure(tmp_path / "together", say=said.append)
+    assert said == ["2 curves, 2 at a time"]
+    alone = both.measure(tmp_path / "alone")
+    assert sorted(timeless(rows), key=repr) == sorted(timeless(alone), key=repr)
 
 
 def test_a_curve_is_kept_as_it_is_measured(whole, source):

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from ddu._version import __version__
+from ddu.errors import InputError
 from ddu.messages import check_name
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ KeptExamples = Annotated[
 ]
 """Of the commands that fit a detector."""
 
+Workers = Annotated[int, typer.Option(min=1, help="Networks trained at the same time; timings include contention.")]
+"""Of the commands that train many networks, on this machine."""
+
 Engine = Annotated[
     str,
     typer.Option(
@@ -66,12 +70,19 @@ WorkerGpus = Annotated[
 ]
 
 
-def make_engine(name: str, cpus: float, gpus: float) -> "engines.Engine":
+def make_engine(name: str, cpus: float, gpus: float, workers: int = 1) -> "engines.Engine":
     """The engine that the options ask for."""
     from ddu import engines
 
     check_name(name, ["local", "ray"], "There is no engine {name!r}")
-    return engines.RayTasks(cpus, gpus) if name == "ray" else engines.OneByOne()
+    if name == "ray" and workers > 1:
+        raise InputError(
+            "--workers is for --engine local: with --engine ray, --worker-cpus and --worker-gpus say how many jobs the "
+            "cluster has room for."
+        )
+    if name == "ray":
+        return engines.RayTasks(cpus, gpus)
+    return engines.Processes(workers) if workers > 1 else engines.OneByOne()
 
 
 COMMANDS = {

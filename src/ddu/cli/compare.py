@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ddu.cli._app import DataRoot, Engine, WorkerCpus, WorkerGpus, make_engine
+from ddu.cli._app import DataRoot, Engine, WorkerCpus, WorkerGpus, Workers, make_engine
 from ddu.cli._layout import print_report, say_dimly
 from ddu.engines import using
 from ddu.experiments import read_comparison
@@ -16,9 +16,7 @@ from ddu.provenance import command
 def compare(
     config: Annotated[Path, typer.Argument(help="What to compare, in YAML; examples/compare_mnist.yaml explains it.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder of the comparison; reuse it to resume.")],
-    workers: Annotated[
-        int, typer.Option(min=1, help="Networks trained at the same time; timings include contention.")
-    ] = 1,
+    workers: Workers = 1,
     engine: Engine = "local",
     worker_cpus: WorkerCpus = 1,
     worker_gpus: WorkerGpus = 0,

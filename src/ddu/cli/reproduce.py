@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ddu.cli._app import DataRoot, Engine, WorkerCpus, WorkerGpus, make_engine
+from ddu.cli._app import DataRoot, Engine, WorkerCpus, WorkerGpus, Workers, make_engine
 from ddu.cli._layout import plain_table, print_results, say_dimly
 from ddu.engines import using
 from ddu.experiments.experiment import ROWS
-from ddu.experiments.reproduction import CORES, JUDGED, NOT_JUDGED, Planned, Reproduction, Scale, plan, read_parts
+from ddu.experiments.reproduction import JUDGED, NOT_JUDGED, Planned, Reproduction, Scale, plan, read_parts
 from ddu.experiments.reproductions import REPRODUCTIONS
 from ddu.experiments.training_pool import NETWORKS, sharing_networks
 from ddu.messages import check_name
@@ -38,6 +38,7 @@ def reproduce(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Rows, figures and page go to OUTPUT/NAME/SCALE; reuse it to resume.")
     ] = Path("results/reproduction"),
+    workers: Workers = 1,
     engine: Engine = "local",
     worker_cpus: WorkerCpus = 1,
     worker_gpus: WorkerGpus = 0,
@@ -45,10 +46,12 @@ def reproduce(
 ) -> None:
     """The paper's tables and figures, one command each.
 
-    Rows are appended to rows.csv as they are measured, and what is there is not measured again. page.md puts each
+    Press Ctrl-C at any time: the same command resumes. Comparisons resume network by network and learning curves round
+    by round; two-moons, five-ensemble and the toy example of objective-mismatch resume seed by seed. page.md puts each
     number beside the paper's, and says whether the paper's claim holds; at the scale smoke it is not judged.
-    Comparisons and figures keep their networks in OUTPUT/networks: one that several of them need is trained once. With
-    --engine ray, networks and learning curves are tasks of their own.
+
+    A network that several names need is trained once: it is kept in OUTPUT/networks. With --workers N, N networks, or
+    N learning curves, are trained at the same time on this machine; with --engine ray, each is a task of its own.
 
     For example `ddu reproduce list`, `ddu reproduce two-moons --scale smoke` or `ddu reproduce all --plan`
     """
@@ -63,7 +66,7 @@ def reproduce(
         return
     for one in chosen:
         folder = output / one.name / scale
-        with using(make_engine(engine, worker_cpus, worker_gpus)), sharing_networks(output / NETWORKS):
+        with using(make_engine(engine, worker_cpus, worker_gpus, workers)), sharing_networks(output / NETWORKS):
             rows = one.experiment(scale, seeds).measure(folder, data_root=data_root, command=command(), say=say_dimly)
         written = one.write_page(scale, folder)
         for table in one.make_tables(rows):
@@ -91,11 +94,13 @@ def _verdict(one: Reproduction, scale: Scale, rows: list[Row]) -> str:
 
 
 def _print_plan(console: Console, chosen: list[Reproduction], scale: Scale, seeds: int | None) -> None:
-    """The networks of each reproduction, and the hours that their training takes by measured throughput.
+    """The networks of each reproduction, and the core-hours that their training takes by measured throughput.
 
     Networks of earlier names are not new to later ones.
     """
-    console.print(f"Scale {scale}: networks to train, and hours on {CORES} CPU cores", style="bold", highlight=False)
+    console.print(
+        f"Scale {scale}: networks to train, and core-hours (hours of one CPU core)", style="bold", highlight=False
+    )
     planned, everything = dict[str, tuple[int, int]](), list[Planned]()
     for one in chosen:
         experiment = one.experiment(scale, seeds)
@@ -104,7 +109,7 @@ def _print_plan(console: Console, chosen: list[Reproduction], scale: Scale, seed
         console.print(f"\n{said}", style="bold", markup=False, highlight=False)
         for data, against in dict.fromkeys((line.data, line.against) for line in lines):
             title = f"trained on {data}{' against ' * bool(against)}{', '.join(against)}"
-            table = plain_table(title, "network", "samples", "epochs", "per seed", "new", "hours")
+            table = plain_table(title, "network", "samples", "epochs", "per seed", "new", "core-\nhours")
             table.title_style = "dim"
             for line in lines:
                 if (line.data, line.against) == (data, against):
@@ -112,7 +117,8 @@ def _print_plan(console: Console, chosen: list[Reproduction], scale: Scale, seed
                     table.add_row(line.network, *numbers, _hours(line.hours))
             console.print(table)
         everything += lines
-    console.print(f"In all: {_total(everything)}. Measuring takes a little on top.", markup=False, highlight=False)
+    said = "Measuring takes a little on top. --workers N trains N networks at the same time."
+    console.print(f"In all: {_total(everything)}. {said}", markup=False, highlight=False)
     if any(line.hours is None for line in everything):
         console.print("?: the throughput was not measured.", markup=False, highlight=False)
 
@@ -121,7 +127,7 @@ def _total(lines: list[Planned]) -> str:
     """How many networks are new, and how long they take."""
     new, known = sum(line.new for line in lines), [line.hours for line in lines if line.hours is not None]
     hours = sum(known) if len(known) == len(lines) else None
-    return f"{new:,} new network{'s' * (new != 1)}, {_hours(hours)} hours"
+    return f"{new:,} new network{'s' * (new != 1)}, {_hours(hours)} core-hours"
 
 
 def _hours(hours: float | None) -> str:

@@ -24,6 +24,7 @@ from ddu.errors import InputError
 from ddu.experiments.active_protocols import Protocol, Sets, Source, draw_sets, read_source
 from ddu.experiments.experiment import ROWS, Say, silent
 from ddu.experiments.reproduction import Work, training_samples
+from ddu.experiments.training_pool import at_once
 from ddu.files import FilePath, write_bytes
 from ddu.messages import require
 from ddu.metrics import MeanAndStandardError, mean_and_standard_error
@@ -92,7 +93,7 @@ class LearningCurves:
             for curve in self.curves:
                 yield from curve.rounds(Path(folder), samples, command=command, say=say)
             return
-        say(f"{len(self.curves)} curves on the cluster")
+        say(f"{len(self.curves)} curves{at_once(engine, len(self.curves))}")
         measure = partial(_measure_curve, folder=Path(folder), data_root=data_root, command=command)
         for _, rounds in engine.map(measure, self.curves):
             if isinstance(rounds, Exception):

@@ -41,9 +41,6 @@ _THROUGHPUT = Path(__file__).with_name("throughput.json")
 # What a forward pass costs, as a share of a training step on the same inputs
 _FORWARD = 1 / 3
 
-CORES = 2
-"""Hours are those of so many CPU cores."""
-
 
 class Work(NamedTuple):
     """Networks of one kind to be trained for a seed.
@@ -85,7 +82,7 @@ class Work(NamedTuple):
 
     @property
     def hours(self) -> float | None:
-        """How long it takes per seed, by the throughput that was measured; None where it was not.
+        """How long one CPU core takes per seed, by the throughput that was measured; None where it was not.
 
         The recipe's held-out share is not trained on.
         """
@@ -99,7 +96,7 @@ class Work(NamedTuple):
             recipe = self.spec.recipe
             per_epoch = recipe.samples_per_epoch or self.samples * (1 - recipe.validation_share)
             seen = recipe.epochs * per_epoch + _FORWARD * self.scored
-        return seen * self.networks / speed / 3600 / CORES
+        return seen * self.networks / speed / 3600
 
 
 @cache
@@ -390,7 +387,7 @@ class Planned(NamedTuple):
         epochs: Passes over the samples.
         networks: How many there are per seed.
         new: How many have to be trained for all seeds; the others were planned before.
-        hours: How long the new ones take; None where it was not measured.
+        hours: How long one CPU core takes for the new ones; None where it was not measured.
     """
 
     network: str

@@ -76,11 +76,11 @@ def train_networks(
         What went wrong, by folder.
     """
     jobs = [job for job in jobs if not is_finished(job.spec, job.folder)]
-    engine = current_engine() if workers == 1 else Processes(workers) if len(jobs) > 1 else OneByOne()
-    if isinstance(engine, OneByOne):
+    engine = current_engine() if workers == 1 else Processes(workers)
+    if isinstance(engine, OneByOne) or (isinstance(engine, Processes) and len(jobs) == 1):
         return _train_here(jobs, say, progress=progress, **options)
     if jobs:
-        say(f"Train {len(jobs)} networks{_at_once(engine, len(jobs))}")
+        say(f"Train {len(jobs)} networks{at_once(engine, len(jobs))}")
     failures: dict[Path, Exception] = {}
     train = partial(_train, options={"progress": False, **options})
     for number, (place, error) in enumerate(engine.map(train, jobs), start=1):
@@ -122,7 +122,8 @@ def _train_here(jobs: Sequence[Job], say: Say, **options: Any) -> dict[Path, Exc
     return failures
 
 
-def _at_once(engine: Engine, jobs: int) -> str:
+def at_once(engine: Engine, jobs: int) -> str:
+    """How an engine does several jobs, in words."""
     return f", {min(engine.at_once, jobs)} at a time" if isinstance(engine, Processes) else " on the cluster"
 
 
