@@ -66,7 +66,7 @@ def flat_spectra() -> Iterator[Ratio]:
                 return torch.logsumexp(scorer.class_log_density(batch) + scorer.log_prior, dim=1)
 
             with torch.no_grad():
-                (values,) = compare(plain, partial(scorer.log_density, batch))
+                (values,) = compare(plain, partial(scorer.log_density, batch), width=0.01)
             what = f"flat spectra, {size} points, {classes} x {dim}-d, {covariance}: pruned / plain"
             yield Ratio(what, values, under=1.05)
 
