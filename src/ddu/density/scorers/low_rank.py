@@ -54,7 +54,7 @@ class LowRankScorer(PruningScorer):
         slack = (4 * math.sqrt(dim) * torch.finfo(z.dtype).eps * self.inverse_rest)[:, None] * sizes
         bound = torch.empty_like(lengths)
         joint = torch.full_like(lengths, -math.inf)
-        best = joint[0]
+        best, all_scored = joint[0], True
         for block in class_blocks(self.mean, z.numel()):
             delta = z - self.mean[block, None]
             along, near = self._along(block, delta)
@@ -67,6 +67,10 @@ class LowRankScorer(PruningScorer):
             if 2 * (counts.sum() + _READING * counts.count_nonzero()) > len(counts) * len(z):
                 joint[block] = offset[block] - 0.5 * (near + self._rest(block, delta, along))
                 bound[block] = -math.inf
+            else:
+                all_scored = False
+        if all_scored:
+            return torch.logsumexp(joint, dim=0)
         # No value is above the largest bound, so these are needed whatever the values are
         likely = bound >= torch.maximum(bound, joint).amax(0) - margin
         self._fill_in(z, joint, likely)
