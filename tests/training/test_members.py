@@ -242,7 +242,7 @@ def test_members_of_different_architectures_are_not_stacked():
 
 def test_the_default_is_what_pays(monkeypatch):
     narrow, wide = (
-        [create_model(name, in_features=4, **PLAIN) for _ in range(3)] for name in ("fc_net4_256", "fc_net4_512")
+        [create_model(name, in_features=4, **PLAIN) for _ in range(3)] for name in ("fc_net4_128", "fc_net4_256")
     )
     images = [lenet() for _ in range(3)]
     with_batch_norm = [create_model("resnet18", width=0.125, **PLAIN) for _ in range(2)]

@@ -25,9 +25,10 @@ _LAYERS = (
     *(nn.Sequential, MLP, PlainLayer, ResidualLayer, LeNet),
 )
 
-# On a CPU, a larger member spends its step on arithmetic, which one vectorised step does not save: members of 300,000
-# weights (FC-Net-4-256) train faster together, members of a million (FC-Net-4-512) do not, by benchmarks/ensembles.py
-_MOST_WEIGHTS = 500_000
+# On a CPU, a larger member spends its step on arithmetic, which one vectorised step does not save: members of 76,000
+# weights (FC-Net-4-128) train faster together, of 280,000 (FC-Net-4-256) hardly, and of a million (FC-Net-4-512) more
+# slowly, by benchmarks/ensembles.py
+_MOST_WEIGHTS = 100_000
 
 
 def fit_members(
@@ -48,7 +49,7 @@ def fit_members(
     Members that are trained together go through one vectorised step (`torch.func.vmap`). Each has the order of samples,
     the learning rates and the best epoch that it has alone, and so the same weights but for rounding. Networks without
     state and randomness can do it: no batch norm, spectral norm, dropout or augmentation. It pays where steps are
-    short. By default networks without convolutions are trained together, on a CPU only if a member has at most 500,000
+    short. By default networks without convolutions are trained together, on a CPU only if a member has at most 100,000
     weights; all others are trained one after the other.
 
     Different from separate training: a loss that becomes infinite in one member ends the training of all; loss and
