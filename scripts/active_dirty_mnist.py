@@ -1,11 +1,11 @@
-"""Explains the curves of `ddu active --data dirty_mnist` by two tables.
+"""Explains the curves of `ddu reproduce active-dirty-mnist` by two tables.
 
     DDU_DATA=folder python scripts/active_dirty_mnist.py
 
-It needs the folder with its `learners/`, as `ddu active --data dirty_mnist` leaves it. First, are ambiguous digits the
-unknown ones? Networks are trained again on the labels that each acquisition function had chosen, and score the clean
-digits that are left in the pool and 3,000 ambiguous ones. Second, what is an ambiguous label worth? Networks learn the
-20 initial digits, and 280 more that are clean or ambiguous. It takes a few minutes on two cores.
+It needs the folder with its `learners/`, as `ddu reproduce active-dirty-mnist` leaves it. First, are ambiguous digits
+the unknown ones? Networks are trained again on the labels that each acquisition function had chosen, and score the
+clean digits that are left in the pool and 3,000 ambiguous ones. Second, what is an ambiguous label worth? Networks
+learn the 20 initial digits, and 280 more that are clean or ambiguous. It takes a few minutes on two cores.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from ddu.experiments.learning_curves import Curve
 from ddu.metrics import auroc, mean_and_standard_error
 from ddu.results import RowFile
 
-FOLDER = Path(__file__).parents[1] / "results/active_dirty_mnist"
+FOLDER = Path(__file__).parents[1] / "results/reproduction/active-dirty-mnist/cpu"
 ACQUISITIONS = ("density", "entropy", "ensemble_mi", "ensemble_pe")
 LABELS = (20, 60, 100, 180, 300)
 AMBIGUOUS = 3000
@@ -66,9 +66,10 @@ def print_row(cells: Iterable[str]) -> None:
 
 
 def summed_up(values: Iterable[float]) -> str:
-    """Mean ± standard error."""
+    """Mean ± standard error; of one value there is none."""
     found = mean_and_standard_error(values)
-    return f"{found.mean:.3f} ± {found.standard_error:.3f}"
+    error = "" if found.standard_error is None else f" ± {found.standard_error:.3f}"
+    return f"{found.mean:.3f}{error}"
 
 
 def main() -> None:

@@ -291,8 +291,9 @@ class Together:
         return [row for rows in measured for row in rows]
 
     def write_page(self, folder: FilePath) -> list[Path]:
-        """Writes the figures of all parts."""
-        return [path for name, part in self._parts().items() for path in part.write_page(Path(folder, name))]
+        """Writes the figures of the parts that have rows."""
+        parts = {Path(folder, name): part for name, part in self._parts().items()}
+        return [path for own, part in parts.items() if (own / ROWS).is_file() for path in part.write_page(own)]
 
     def _parts(self) -> dict[str, Reproducible]:
         return {name: with_seeds(part, self.seeds) for name, part in self.parts.items()}
