@@ -99,7 +99,7 @@ def test_rows_in_the_repository_are_those_of_the_protocol():
         digest = read_source(protocol).digest
     except DataError as error:
         pytest.skip(str(error))
-    rows = RowFile(Path(__file__).parents[2] / "results/active_mnist/rows.csv").read()
+    rows = RowFile(Path(__file__).parents[2] / "results/reproduction/active-mnist/cpu/rows.csv").read()
     runs = {row.run for row in rows if row.detector == "density"}
     assert runs == {fingerprint(Curve(protocol, "density").settings(digest))}
 
